@@ -20,7 +20,7 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference, message_text
-from rlhf_core.types.rollouts import Message, Prompt, Sample
+from rlhf_core.types.rollouts import Prompt, Sample
 
 EXAMPLES = 3
 
@@ -28,16 +28,16 @@ EXAMPLES = 3
 def admit(
     prompts: Sequence[Prompt],
     encode: Callable[[Prompt], tuple[int, ...]],
+    settings: DatasetSettings,
     *,
-    limit: int,
     context: int,
     max_tokens: int,
-    max_dropped_fraction: float,
     setting: str = "trainer.sampling.max_tokens",
 ) -> tuple[list[Prompt], Counter[str]]:
-    """The prompts of at most ``limit`` tokens that leave room for ``max_tokens``, and counts of the others by
+    """The prompts of at most ``max_prompt_tokens`` that leave room for ``max_tokens``, and counts of the others by
     reason.
     """
+    limit = settings.max_prompt_tokens
     if context - max_tokens < 1:
         raise DatasetError(
             f"max_tokens {max_tokens} leaves no room for a prompt in a context of {context} tokens",
@@ -50,7 +50,7 @@ def admit(
     refuse_too_many(
         [(p.id, p.source, lengths[p.id]) for p in prompts],
         room,
-        max_dropped_fraction,
+        settings.max_dropped_fraction,
         "prompts",
         f"limit {limit}, context {context} less max_tokens {max_tokens}",
         of_context if room < limit else "raise dataset.max_prompt_tokens",
@@ -250,7 +250,7 @@ class Datasets:
         turns, cut = read_prompt(source.reader, record)
         if cut:
             self.counts["prompts_final_turn_removed"] += 1
-        check_filled(turns, record)
+        conversation = source.conversation(turns, record)
         last = turns[-1]
         if last["role"] not in ("user", "tool"):
             raise UnusableRow("prompts_last_turn", f"the prompt's last turn is the {last['role']}'s, not the user's")
@@ -258,7 +258,6 @@ class Datasets:
         meta, bad = source.reader.rest(record)
         if bad:
             self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
-        conversation = source.conversation(turns)
         if message_text(conversation[-1]) != message_text(last):
             meta = {"prompt": message_text(last), **meta}  # as the row has it: a verifier may need it
         tools = source.reader.tools(record)
@@ -266,7 +265,7 @@ class Datasets:
 
     def _pair(self, source: Source, record: RawRow, split: str) -> PreferencePair:
         prompt, chosen, rejected = read_pair(source.reader, record)
-        check_filled(prompt, record)
+        conversation = source.conversation(prompt, record)
         margin = source.reader.get(record, "margin")
         try:
             size = 0.0 if margin is None else float(margin)
@@ -277,29 +276,25 @@ class Datasets:
         name = source.name(record, split)
         texts, turns = (chosen.text, rejected.text), (chosen.turn, rejected.turn)
         tools = source.reader.tools(record)
-        return PreferencePair(name, source.conversation(prompt), *texts, size, source.label, tools, *turns)
+        return PreferencePair(name, conversation, *texts, size, source.label, tools, *turns)
 
     def _unpaired(self, source: Source, record: RawRow, split: str) -> list[UnpairedPreference]:
-        name = source.name(record, split)
         if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
-            pair = self._pair(source, record, split)
-            return [
-                UnpairedPreference(
-                    f"{name}#{side}", pair.prompt, text, side == "chosen", source.label, pair.tools, turn
-                )
-                for side, (text, turn) in zip(("chosen", "rejected"), replies(pair))
-            ]
-        verdict = read_verdict(source.reader, record)
-        prompt, text, turn = read_demonstration(source.reader, record)
-        check_filled(prompt, record)
-        tools = source.reader.tools(record)
-        return [UnpairedPreference(name, source.conversation(prompt), text, verdict, source.label, tools, turn)]
+            row = self._pair(source, record, split)
+            sides = [(f"{row.id}#chosen", True), (f"{row.id}#rejected", False)]
+        else:
+            verdict = read_verdict(source.reader, record)
+            row = self._demonstration(source, record, split)
+            sides = [(row.id, verdict)]
+        return [
+            UnpairedPreference(name, row.prompt, text, desirable, source.label, row.tools, turn)
+            for (name, desirable), (text, turn) in zip(sides, replies(row))
+        ]
 
     def _demonstration(self, source: Source, record: RawRow, split: str) -> Demonstration:
         prompt, text, turn = read_demonstration(source.reader, record)
-        check_filled(prompt, record)
-        tools = source.reader.tools(record)
-        return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label, tools, turn)
+        conversation, tools = source.conversation(prompt, record), source.reader.tools(record)
+        return Demonstration(source.name(record, split), conversation, text, source.label, tools, turn)
 
     def check_lengths(
         self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str, *, context: int | None = None
@@ -330,9 +325,3 @@ class Datasets:
     def _source(self, prompt: Prompt) -> Source:
         every = [*self.sources, *([self.heldout] if self.heldout is not None else [])]
         return next(s for s in every if s.label == prompt.source)
-
-
-def check_filled(turns: Sequence[Message], record: RawRow) -> None:
-    """Refuse a row without a prompt."""
-    if not turns or not message_text(turns[-1]).strip():
-        raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -21,7 +21,7 @@ from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource
 from rlhf_core.plugins.registry import check_component
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import Message, content_of
+from rlhf_core.types.messages import Message, content_of, message_text
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
 """Names that do not identify the dataset a file belongs to; its folder's name is better."""
@@ -110,8 +110,10 @@ class Source:
             question_text = str(question(record.split, record.number)) if callable(question) else None
         return row_key(self.reader, record, question_text)
 
-    def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Apply prompt template and system prompt."""
+    def conversation(self, messages: tuple[Message, ...], record: RawRow) -> tuple[Message, ...]:
+        """Apply prompt template and system prompt; a row without a prompt is refused."""
+        if not messages or not message_text(messages[-1]).strip():
+            raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")
         if self.settings.prompt_template:
             text = self.settings.prompt_template.replace("{prompt}", content_of(messages[-1]))
             messages = (*messages[:-1], {**messages[-1], "content": text})

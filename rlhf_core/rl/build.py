@@ -125,8 +125,8 @@ class PartsBuilder:
         sampler = SamplerPolicy(self.model) if own_copy else None
         weight_names = trained_names(self.model)
         engine_policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
-        engine = build(self.ctx.with_(policy=engine_policy), "rollout")
-        generator = RolloutGenerator(build(self.ctx, "agent"), engine, self.ctx.seed)
+        engine = session.components.build_slot("rollout", self.ctx.with_(policy=engine_policy))
+        generator = RolloutGenerator(session.components.build_slot("agent", self.ctx), engine, self.ctx.seed)
         rewards = self._rewards()
         trained = make_trainable(self.ctx)
         critic = None if trained.critic is None else trained.critic.critic
@@ -248,19 +248,14 @@ class PartsBuilder:
         return BufferedSource(inline, RolloutBuffer(rollouts, self.batches_ahead), worker, config.steps)
 
 
-def build(ctx: BuildContext, kind: str) -> Any:
-    """The run's component of a kind."""
-    return ctx.session.components.build(kind, getattr(ctx.config, kind), ctx)
-
-
 def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss:
     """The run's loss, every answer checked before terms are added to it."""
-    return CheckedLoss(build(ctx, "loss"), terms=terms)
+    return CheckedLoss(ctx.session.components.build_slot("loss", ctx), terms=terms)
 
 
 def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainableModule:
     """The policy's module, and its loss with the terms that the settings and a critic add."""
-    estimator = build(ctx, "advantage")
+    estimator = ctx.session.components.build_slot("advantage", ctx)
     loss: Loss = build_loss(ctx, [policy_terms(config)])
     module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)
     critic = estimator if isinstance(estimator, CriticAdvantage) else None

@@ -101,10 +101,9 @@ def _fitting(
     kept, dropped = admit(
         prompts,
         encode,
-        limit=datasets.settings.max_prompt_tokens,
+        datasets.settings,
         context=policy.context,
         max_tokens=sampling.max_tokens,
-        max_dropped_fraction=datasets.settings.max_dropped_fraction,
         setting=f"trainer.{name}.max_tokens",
     )
     datasets.counts.update(dropped)

@@ -260,7 +260,7 @@ class UpdateStep:
         costs = [cost for rank_costs in costs_of_ranks for cost in rank_costs]
         first = sum(len(rank_costs) for rank_costs in costs_of_ranks[:rank])
         batches = self._permuted(step, len(costs))
-        shares = [share_out(batch, costs, self.micro_batcher, world_size) for batch in batches]
+        shares = [self.micro_batcher.share(batch, costs, world_size) for batch in batches]
         needed = [sorted({group for share in shares for group in share[to]}) for to in range(world_size)]
         received = redistribute(self.strategy, {first + n: group for n, group in enumerate(trained) if group}, needed)
         for batch, share in zip(batches, shares, strict=True):
@@ -278,14 +278,6 @@ class UpdateStep:
                 order = np.random.default_rng([self.seed, step, epoch]).permutation(count)
             batches += [np.sort(batch).tolist() for batch in np.array_split(order, batches_per_epoch)]
         return batches
-
-
-def share_out(
-    batch: Sequence[int], costs: Sequence[float], micro_batcher: PolicyMicroBatcher, world_size: int
-) -> list[list[int]]:
-    """The groups of one optimizer batch that each rank trains on."""
-    parts = micro_batcher.share([costs[group] for group in batch], world_size)
-    return [[batch[n] for n in part] for part in parts]
 
 
 def _totals(groups: Sequence[Sequence[TrainingSample]]) -> tuple[float, float]:

@@ -86,6 +86,10 @@ class ComponentSet:
         check_component(kind, built, label)
         return self.add(kind, built, chosen, ctx, role)
 
+    def build_slot(self, kind: str, ctx: BuildContext) -> Any:
+        """Build the component of a kind that the run's configuration names."""
+        return self.build(kind, getattr(ctx.config, kind), ctx)
+
     def add(self, kind: str, built: Any, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
         """Remember a component that was built elsewhere, and return it."""
         key = f"{kind}/{role or chosen.name}"

@@ -159,16 +159,6 @@ class PolicyModule(torch.nn.Module):
             values = np.split(flat, np.cumsum([len(i.completion_ids) + 1 for i in samples])[:-1])
         return [TokenMeasures(*row) for row in zip(logprobs, entropies, values)]
 
-    @torch.no_grad()
-    def measure_all(
-        self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher, want: Set[Measure] = LOGPROBS
-    ) -> list[TokenMeasures]:
-        """:meth:`measure`, in micro-batches, where the weights are whole."""
-        rows: dict[int, TokenMeasures] = {}
-        for part in micro_batcher(samples):
-            rows |= zip(part, self.measure([samples[i] for i in part], want))
-        return [rows[n] for n in range(len(samples))]
-
     def _values(self, prompts: Ids, completions: Ids, hidden_NH: torch.Tensor | None) -> torch.Tensor:
         """The critic's ``values_N``; fewer or more would be laid over other tokens without an error."""
         assert self.critic is not None
@@ -196,11 +186,12 @@ class PolicyMicroBatcher:
         """Work of a group, by which groups are shared out; alike for all where they are shared out by number."""
         return 1.0 if self.budget is None else flops(group, self.module.options.share_prefix, self.width)
 
-    def share(self, costs: Sequence[float], world_size: int) -> list[list[int]]:
-        """Which groups each rank trains on, ascending: in equal numbers, or of equal work where there is a budget."""
+    def share(self, groups: Sequence[int], costs: Sequence[float], world_size: int) -> list[list[int]]:
+        """Which of these groups each rank trains on, ascending: in equal numbers, or of equal work (``costs`` are those
+        of every group) where there is a budget."""
         if self.budget is None:
-            return [part.tolist() for part in np.array_split(np.arange(len(costs)), world_size)]
-        return balance(costs, world_size)
+            return [part.tolist() for part in np.array_split(groups, world_size)]
+        return [[groups[n] for n in part] for part in balance([costs[group] for group in groups], world_size)]
 
 
 class ReferencePolicy:

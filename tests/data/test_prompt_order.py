@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_core.data.datasets import admit
 from rlhf_core.data.order import PromptOrder
+from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.rollouts import Prompt
 
@@ -99,16 +100,20 @@ def words(prompt: Prompt) -> tuple[int, ...]:
     return tuple(range(len(prompt.text.split())))
 
 
+def limits(tokens: int, dropped_fraction: float) -> DatasetSettings:
+    return DatasetSettings.model_construct(max_prompt_tokens=tokens, max_dropped_fraction=dropped_fraction)
+
+
 def test_admit_keeps_what_fits_and_counts_the_rest() -> None:
-    kept, counts = admit(prompts(a=20), words, limit=100, context=30, max_tokens=12, max_dropped_fraction=0.1)
+    kept, counts = admit(prompts(a=20), words, limits(100, 0.1), context=30, max_tokens=12)
     assert [len(words(p)) for p in kept] == list(range(19))
     assert counts == {"prompts_too_long": 1}
-    assert admit(prompts(a=20), words, limit=100, context=99, max_tokens=9, max_dropped_fraction=0)[1] == {}
+    assert admit(prompts(a=20), words, limits(100, 0), context=99, max_tokens=9)[1] == {}
 
 
 def test_admit_refuses_when_too_many_would_go() -> None:
     with pytest.raises(DatasetError) as caught:
-        admit(prompts(a=20), words, limit=10, context=99, max_tokens=9, max_dropped_fraction=0.1)
+        admit(prompts(a=20), words, limits(10, 0.1), context=99, max_tokens=9)
     text = str(caught.value)
     assert caught.value.exit_code == 2
     for part in ("9 of 20 prompts", "10 tokens", "a/19 (19 tokens)", "a/18", "dataset.max_prompt_tokens", "10%"):
@@ -117,7 +122,7 @@ def test_admit_refuses_when_too_many_would_go() -> None:
 
 def test_admit_never_loses_a_whole_source_or_everything() -> None:
     with pytest.raises(DatasetError, match="all of source 'a'"):
-        admit(prompts(a=20)[15:], words, limit=10, context=99, max_tokens=9, max_dropped_fraction=1.0)
+        admit(prompts(a=20)[15:], words, limits(10, 1.0), context=99, max_tokens=9)
     with pytest.raises(DatasetError, match="leaves no room"):
-        admit(prompts(a=2), words, limit=10, context=16, max_tokens=16, max_dropped_fraction=1.0)
-    assert admit([], words, limit=10, context=99, max_tokens=9, max_dropped_fraction=0.1) == ([], {})
+        admit(prompts(a=2), words, limits(10, 1.0), context=16, max_tokens=16)
+    assert admit([], words, limits(10, 0.1), context=99, max_tokens=9) == ([], {})

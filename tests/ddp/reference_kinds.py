@@ -17,8 +17,8 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
 from rlhf_core.training.forward import PLAIN
-from rlhf_core.training.micro_batches import micro_batches_of_size
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.micro_batches import NoGradForward, micro_batches_of_size
+from rlhf_core.training.policy_module import LOGPROBS, PolicyModule, ReferencePolicy
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.reference import side_logprobs
 
@@ -37,7 +37,9 @@ def beside(strategy: Any, lora: bool, share: Sequence[Any]) -> tuple[list[Any], 
                 parameter.mul_(1.1)
     rows = kept.logprobs(share, strategy.unwrap(prepared), CUT)
     with strategy.gathered(prepared):
-        return rows, [row.logprobs_T for row in strategy.unwrap(prepared).measure_all(share, CUT)]
+        forward = NoGradForward(LocalStrategy(), strategy.unwrap(prepared))
+        own = forward.rows(share, CUT, lambda module, micro: module.measure(micro, LOGPROBS))
+        return rows, [row.logprobs_T for row in own]
 
 
 def beforehand(strategy: Any, lora: bool, share: Sequence[Any]) -> list[float]:

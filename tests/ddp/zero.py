@@ -35,9 +35,9 @@ from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import by_tokens, micro_batches_of_size
+from rlhf_core.training.micro_batches import NoGradForward, by_tokens, micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.policy_module import LOGPROBS, PolicyModule, ReferencePolicy
 from rlhf_core.types.errors import DatasetError
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.stage3 import Zero3
@@ -234,7 +234,8 @@ def numbers(strategy: Any, kind: str, share: Sequence[Any]) -> dict[str, Any]:
         cut = micro_batches_of_size(1 if "bf16" in kind else 2)
         found["reference"] = made.reference.logprobs(share, module, cut)
         with strategy.gathered(module):  # as the native engine samples: as many forwards as a rank wants
-            found["gathered"] = [row.logprobs_T for row in module.measure_all(share, cut)]
+            rows = NoGradForward(LocalStrategy(), module).rows(share, cut, lambda m, micro: m.measure(micro, LOGPROBS))
+            found["gathered"] = [row.logprobs_T for row in rows]
     made.optimizer.load_state_dict(made.optimizer.state_dict())
     made.learner.update(share)
     found["weights"] = {k: v.clone() for k, v in strategy.full_state(made.prepared).items()}

@@ -1,14 +1,16 @@
 """An episode in one context or in several is one row of every loss: the same value and the same gradient."""
 
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.training.forward import ForwardOptions
-from rlhf_core.training.micro_batches import micro_batches_of_size, positions
-from rlhf_core.training.policy_module import PolicyModule
+from rlhf_core.training.micro_batches import NoGradForward, positions
+from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyModule, TokenMeasures
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.messages import Segment
 from rlhf_core.types.rollouts import FinishReason, Rollout
@@ -48,12 +50,15 @@ class Critic(torch.nn.Module):
         return self.head(hidden_NH)[:, 0]
 
 
+def measure(module: PolicyModule, samples: Sequence[TrainingSample], want: Set[Measure]) -> list[TokenMeasures]:
+    return NoGradForward(LocalStrategy(), module).rows(samples, 2, lambda m, micro: m.measure(micro, want))
+
+
 def test_values_and_logprobs_are_those_of_the_whole_episode() -> None:
     whole = episodes()
     pieces = [cut(sample) for sample in whole]
     module = PolicyModule(policy(), 1.0, ForwardOptions(), Critic(), on_policy_trunk=True)
-    by_two = micro_batches_of_size(2)
-    measured = [module.measure_all(part, by_two, {"logprobs", "values"}) for part in (whole, pieces)]
+    measured = [measure(module, part, {"logprobs", "values"}) for part in (whole, pieces)]
     for one, two in zip(*measured, strict=True):
         np.testing.assert_allclose(one.values_T1, two.values_T1, atol=1e-5)
         np.testing.assert_allclose(one.logprobs_T, two.logprobs_T, atol=1e-5)
@@ -75,5 +80,5 @@ def test_a_rewritten_context_is_what_the_forward_reads_and_what_it_costs() -> No
         TrainingSample(str(n), prompt, ids, np.ones(len(ids), bool), np.zeros(len(ids), np.float32))
         for n, (prompt, ids) in enumerate(sample.pieces)
     ]
-    (whole,), parts = (module.measure_all(part, micro_batches_of_size(2)) for part in ([sample], apart))
+    (whole,), parts = (measure(module, part, LOGPROBS) for part in ([sample], apart))
     np.testing.assert_allclose(whole.logprobs_T, np.concatenate([part.logprobs_T for part in parts]), atol=1e-6)

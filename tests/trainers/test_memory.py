@@ -16,7 +16,6 @@ from rlhf_core.models.layers.chunked_head import CHUNK_BYTES
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ALL, ForwardOptions
 from rlhf_core.training.learner import Learner
-from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.policy_module import PolicyModule
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -64,7 +63,7 @@ def largest(paths: ForwardOptions) -> dict[str, int]:
     with Largest() as update:
         learner.update(rows)
     with Largest() as measure:
-        room.measure_all(rows, micro_batches_of_size(COMPLETIONS), {"logprobs", "entropy"})
+        learner.no_grad.rows(rows, COMPLETIONS, lambda module, micro: module.measure(micro, {"logprobs", "entropy"}))
     found["update"], found["measure"] = update.numel, measure.numel
     return found
 

@@ -12,14 +12,14 @@ import torch
 
 from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import interleave
-from rlhf_core.distributed.group import engine_on_every_rank
+from rlhf_core.distributed.group import LocalStrategy, engine_on_every_rank
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.training.functional import kl_value
 from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
-from rlhf_core.training.micro_batches import micro_batches_of_size
+from rlhf_core.training.micro_batches import NoGradForward
 from rlhf_core.training.offline.config import PolicyTrainerConfig
 from rlhf_core.training.policy_evaluator import (
     Evaluation,
@@ -30,7 +30,7 @@ from rlhf_core.training.policy_evaluator import (
     sample_rows,
     sample_share,
 )
-from rlhf_core.training.policy_module import PolicyModule, ReferencePolicy
+from rlhf_core.training.policy_module import LOGPROBS, PolicyModule, ReferencePolicy
 from rlhf_core.training.rewards import RewardManager, score_metrics
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.training.weight_sync import WeightSync, trained_names, weights_to_sample
@@ -81,29 +81,24 @@ class PolicySamples:
             self.frozen = ReferencePolicy(self.reference, self.policy.model, module, self.strategy, sync_every=0)
 
     def _groups(self, task: PolicyTask) -> list[PromptGroup]:
-        settings = task.datasets.settings
         prompts, dropped = admit(
             task.datasets.prompts("heldout"),
             task.formatter.encode_prompt,
-            limit=settings.max_prompt_tokens,
+            task.datasets.settings,
             context=task.policy.context,
             max_tokens=self.sampling.max_tokens,
-            max_dropped_fraction=settings.max_dropped_fraction,
         )
         task.datasets.counts.update(dropped)
         order = interleave([p.source for p in prompts], task.datasets.weights)[: self.config.sample_prompts]
         return [PromptGroup(prompts[i], task.formatter.encode_prompt(prompts[i]), 1) for i in order]
 
     def _build(self, ctx: BuildContext) -> tuple[RolloutGenerator, RewardManager | None]:
-        run, components = ctx.config, ctx.session.components
-        assert run.rollout is not None, "the defaults name a rollout engine"
-        assert run.agent is not None, "the defaults name an agent"
-        agent = components.build("agent", run.agent, ctx)
-        engine = components.build("rollout", run.rollout, ctx)
+        components = ctx.session.components
+        agent, engine = components.build_slot("agent", ctx), components.build_slot("rollout", ctx)
         generator = RolloutGenerator(agent, engine, ctx.seed)
-        if run.reward is None:
+        if ctx.config.reward is None:
             return generator, None
-        reward = components.build("reward", run.reward, ctx)
+        reward = components.build_slot("reward", ctx)
         return generator, RewardManager(reward, {}, self.config.max_missing_fraction)
 
     def run(self, step: int, version: int) -> dict[str, float]:
@@ -119,9 +114,9 @@ class PolicySamples:
             work = "sampling held-out prompts"
             prompts, rollouts = sample_share(self.session, self.generator, self.groups, self.sampling, version, work)
             scores = [None] * len(prompts) if self.rewards is None else self.rewards.score(prompts, rollouts)
-            references = self._references_without_adapter(rollouts)
-        if self.frozen is not None:
-            references = self._references_on_shards(self.frozen, rollouts)
+            references = self._references(rollouts) if of_policy else []
+        if not of_policy:
+            references = self._references(rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
         rows = [SampledRow(*row) for row in zip(rollouts, scores, golds, references, strict=True)]
         evaluation = evaluate_on_rank_zero(self.strategy, rows, evaluation_of)
@@ -130,23 +125,18 @@ class PolicySamples:
         self.session.samples(step, sample_rows(self.groups, evaluation))
         return dict(evaluation.metrics)
 
-    def _references_without_adapter(self, rollouts: Sequence[Rollout]) -> References:
-        """Logprobs under the policy without its adapter, whose weights are whole; None each where it has none."""
-        if self.reference is None or self.frozen is not None or not rollouts or self.sampling.temperature == 0:
+    def _references(self, rollouts: Sequence[Rollout]) -> References:
+        """Logprobs under the frozen copy, or the policy without its adapter, whose weights are whole then; None each
+        where nothing asks. All ranks call it, maybe without rollouts."""
+        if self.reference is None or self.sampling.temperature == 0:
             return [None] * len(rollouts)
-        samples = [TrainingSample.from_rollout(r) for r in rollouts]
-        with self.reference.active() as model:
-            module = PolicyModule(model, self.sampling.temperature)
-            rows = module.measure_all(samples, micro_batches_of_size(self.config.micro_batch_size))
-            return [row.logprobs_T for row in rows]
-
-    def _references_on_shards(self, frozen: ReferencePolicy, rollouts: Sequence[Rollout]) -> References:
-        """Logprobs under the frozen copy; all ranks call it, maybe without rollouts."""
-        if self.sampling.temperature == 0:
-            return [None] * len(rollouts)
-        samples = [TrainingSample.from_rollout(r) for r in rollouts]
+        samples, size = [TrainingSample.from_rollout(r) for r in rollouts], self.config.micro_batch_size
         module = PolicyModule(self.policy.model, self.sampling.temperature)
-        return frozen.logprobs(samples, module, micro_batches_of_size(self.config.micro_batch_size))
+        if self.frozen is not None:
+            return self.frozen.logprobs(samples, module, size)
+        measure = partial(PolicyModule.measure, want=LOGPROBS)
+        rows = NoGradForward(LocalStrategy(), module).rows(samples, size, measure, self.reference.active())
+        return [row.logprobs_T for row in rows]
 
     def summary(self) -> dict[str, Any]:
         """Win rate by the gold score over the start, and examples, as of an on-policy run."""

@@ -147,9 +147,7 @@ class OfflineTrainer:
 
     def loss(self) -> Loss:
         """The run's loss, checked, with the trainer's terms."""
-        chosen = self.ctx.config.loss
-        assert chosen is not None, "a trainer's companions name its loss"
-        return CheckedLoss(self.session.components.build("loss", chosen, self.ctx), terms=self.loss_terms())
+        return CheckedLoss(self.session.components.build_slot("loss", self.ctx), terms=self.loss_terms())
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.

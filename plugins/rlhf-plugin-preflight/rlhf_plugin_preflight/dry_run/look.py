@@ -125,10 +125,9 @@ def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
         admit(
             tokenized,
             lambda row: tuple(tokens_of[row.id]),
-            limit=config.dataset.max_prompt_tokens,
+            config.dataset,
             context=model.context,
             max_tokens=trainer.sampling.max_tokens,
-            max_dropped_fraction=config.dataset.max_dropped_fraction,
         )
     totals = [max(1, len(size.replies)) * size.prompt + sum(size.replies) for size in sizes]
     return Lengths(sum(totals) / len(totals), max(totals), sum(size.prompt for size in sizes) / len(sizes))
