@@ -7,7 +7,7 @@ In a checkpoint prompts are named by source and id, and found again in the run's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from rlhf_core.types.errors import EngineUnavailable
 from rlhf_core.types.messages import Segment, Turn, TurnStatus, VersionSpan
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 
-FindPrompt = Callable[[str, str], Prompt]
+PromptsByName = Mapping[tuple[str, str], Prompt]
 """(Source, prompt id) -> prompt."""
 CLASSES = (
     RolloutBatch,
@@ -46,9 +46,9 @@ def batch_state(batch: RolloutBatch) -> dict[str, Any]:
     return encode(batch, {Prompt: lambda prompt: (prompt.source, prompt.id)}, CLASSES)
 
 
-def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:
+def read_batch(state: Mapping[str, Any], prompts: PromptsByName) -> RolloutBatch:
     """The batch that :func:`batch_state` wrote."""
-    return decode(state, CLASSES, {"Prompt": lambda name: find(*name)})
+    return decode(state, CLASSES, {"Prompt": lambda name: prompts[tuple(name)]})
 
 
 def reshard_batch(parts: Sequence[RolloutBatch], rank: int, world_size: int) -> RolloutBatch:
@@ -196,21 +196,17 @@ class BufferedSource:
             number = self.buffer.add(version).number
             if self.worker is not None:
                 self.worker.request(number, version, weights)
-            else:
-                self.buffer.deliver(number, self._collect_inline(number, step, version, timer))
+                continue
+            try:
+                self.buffer.deliver(number, self.inline.next_batch(step, version, timer, number).batch)
+            except EngineUnavailable:  # what cannot be sampled is not counted as requested
+                self.buffer.cancel(number)
+                raise
 
     @property
     def in_flight(self) -> bool:
         """New weights reach what is being sampled: they are published at once, not with a batch."""
         return self.worker is not None and self.weight_sync.in_flight
-
-    def _collect_inline(self, number: int, step: int, version: int, timer: Timer) -> RolloutBatch:
-        """A batch, sampled now; one that cannot be is not counted as requested."""
-        try:
-            return self.inline.next_batch(step, version, timer, number).batch
-        except EngineUnavailable:
-            self.buffer.cancel(number)
-            raise
 
     def _evict(self, step: int, version: int) -> int:
         """Let go of what is read or too stale; return how many prompts are to be sampled again.
@@ -296,18 +292,14 @@ class BufferedSource:
     def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """See :meth:`InlineSource.load_state_dict`; other ranks than wrote the checkpoint divide each batch anew."""
         prompts, comm = self.prompts.by_name(), self.session.strategy
-
-        def find(source: str, prompt_id: str) -> Prompt:
-            return prompts[source, prompt_id]
-
         as_written = len(ranks) == comm.world_size
         state = ranks[comm.rank if as_written else 0]
         self.buffer.last, self.buffer.entries = state["last"], []
         for index, row in enumerate(state["entries"]):
             if as_written:
-                batch = read_batch(row["batch"], find)
+                batch = read_batch(row["batch"], prompts)
             else:
-                parts = [read_batch(rank["entries"][index]["batch"], find) for rank in ranks]
+                parts = [read_batch(rank["entries"][index]["batch"], prompts) for rank in ranks]
                 batch = reshard_batch(parts, comm.rank, comm.world_size)
             self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
         self.prompts.put_back_named(state["returned"])

@@ -65,7 +65,7 @@ class RolloutTrainerConfig(ModelLoopSettings):
     gold_samples: int = Field(default=200, ge=0)
     """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
 
-    @field_validator("packing", mode="before")
+    @field_validator("packing", "drift_check", mode="before", check_fields=False)
     @classmethod
     def _words(cls, value: Any) -> Any:
         """YAML reads ``on`` and ``off`` as booleans."""
@@ -182,12 +182,6 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     """Compare the engine's logprobs with the trainer's in every step (``drift/mean_abs``): a warning with the likely
     cause where they differ by more than chance and rounding explain, the end of the run (``stop``) from 0.5 nats per
     token on. Both numbers are there anyway."""
-
-    @field_validator("drift_check", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        """YAML reads ``off`` as a boolean."""
-        return "off" if value is False else value
 
     @model_validator(mode="after")
     def _sizes(self) -> OnlineTrainerConfig:

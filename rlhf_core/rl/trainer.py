@@ -188,10 +188,6 @@ class RolloutTrainer:
             **before_and_after(self.parts.evaluator.groups, before, after),
         }
 
-    def close(self) -> None:
-        """Close every component of the run."""
-        self.session.close()
-
 
 class OnlineTrainer(RolloutTrainer):
     """Sample, score, estimate, update."""

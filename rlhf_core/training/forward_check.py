@@ -109,9 +109,8 @@ class Result:
 def choose_samples(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
     """Shortest and longest completion of each of two prompts: sharing, padding and neighbours all show."""
     prompts: dict[tuple[int, ...], list[TrainingSample]] = {}
-    whole = [sample for sample in samples if not sample.contexts]
-    for sample in whole:
-        if sample.completion_ids:
+    for sample in samples:
+        if sample.completion_ids and not sample.contexts:
             prompts.setdefault(sample.prompt_ids, []).append(sample)
     rows = [sorted(group, key=lambda i: len(i.completion_ids)) for group in list(prompts.values())[: COMPARED // 2]]
     return [item for row in rows for item in (row[:1] if len(row) == 1 else [row[0], row[-1]])]

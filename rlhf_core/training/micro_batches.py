@@ -123,14 +123,13 @@ class NoGradForward:
     """
 
     def __init__(self, strategy: Strategy, module: torch.nn.Module, *, frozen: bool = False) -> None:
-        self.strategy, self.frozen = strategy, frozen
+        self.strategy, self.module, self.frozen = strategy, module, frozen
         self._sharding = strategy if isinstance(strategy, ShardedForward) else None
         if self._sharding is not None:
             call_trunk_once(module)
-        prepares = frozen and self._sharding is not None
-        self.module = self._sharding.prepare_frozen(module) if prepares and self._sharding else module
-        if prepares and isinstance(strategy, ShardedLoading):
-            read_weights(self.module, strategy.weights_device)
+            self.module = self._sharding.prepare_frozen(module) if frozen else module
+            if frozen and isinstance(strategy, ShardedLoading):
+                read_weights(self.module, strategy.weights_device)
 
     def release(self) -> None:
         """Let the strategy keep nothing of the module, which is called no more; all ranks call it."""

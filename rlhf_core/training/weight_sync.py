@@ -31,7 +31,7 @@ class SamplerPolicy:
         self.names = trained_names(self.model)
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Let the copy be the version of a :func:`snapshot`."""
+        """Let the copy be the version of a :meth:`WeightSync.snapshot`."""
         parameters = dict(self.model.named_parameters())  # those of a model without weights are replaced
         with torch.no_grad():
             for name in self.names:
@@ -41,13 +41,6 @@ class SamplerPolicy:
 def trained_names(policy: Any) -> list[str]:
     """Names of the parameters that are trained."""
     return [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
-
-
-def snapshot(policy: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The policy's weights of these names as they are now, cloned; call it where they are whole."""
-    parameters = dict(policy.named_parameters())
-    with torch.no_grad():
-        return {name: parameters[name].detach().clone() for name in names}
 
 
 WholeWeights = Callable[[], AbstractContextManager[None]]
@@ -102,8 +95,9 @@ class WeightSync:
         """The trained weights as they are now, cloned, or written by rank 0; all ranks call it."""
         if self._shards is not None:
             return self._write(version, self._shards)
-        with self.whole_weights():
-            return snapshot(self.policy, self._names)
+        with self.whole_weights(), torch.no_grad():
+            parameters = dict(self.policy.named_parameters())
+            return {name: parameters[name].detach().clone() for name in self._names}
 
     def _write(self, version: int, strategy: Strategy) -> Written:
         if self._written is None or self._written[0] != version:

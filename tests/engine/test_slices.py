@@ -13,7 +13,7 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.models.slices import has_no_weights, read_weights, stored_in, weight_files
-from rlhf_core.training.weight_sync import SamplerPolicy, snapshot
+from rlhf_core.training.weight_sync import SamplerPolicy
 from rlhf_core.types.errors import ModelError
 
 CPU = torch.device("cpu")
@@ -139,7 +139,8 @@ def test_a_sampler_of_a_model_without_weights_takes_new_versions(lora: LoraSetti
     sampler = SamplerPolicy(later)
     for model in (later, sampler.model):
         read_weights(model, CPU)
-    version = {name: torch.full_like(tensor, 9.0) for name, tensor in snapshot(later, sampler.names).items()}
+    weights = dict(later.named_parameters())
+    version = {name: torch.full_like(weights[name], 9.0) for name in sampler.names}
     sampler.load(version)
     assert version
     held = dict(sampler.model.named_parameters())

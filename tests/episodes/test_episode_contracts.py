@@ -129,7 +129,7 @@ def test_workers_checkpoints_and_traces_carry_the_trajectory() -> None:
     assert sample_from_json(sample_to_json(sample)) == sample
     group = PromptGroup(PROMPT, (1,), 1)
     batch = RolloutBatch([group], [group], [rollout], [Score(1.0)])
-    read = read_batch(batch_state(batch), lambda source, name: PROMPT).rollouts[0]
+    read = read_batch(batch_state(batch), {(PROMPT.source, PROMPT.id): PROMPT}).rollouts[0]
     assert (read.turns, read.score, read.segments) == (rollout.turns, rollout.score, rollout.segments)
     row = prompt_rows([group], [rollout], [Score(1.0)], [0.0], 1)[0]["completions"][0]
     assert [turn["role"] for turn in row["turns"]] == ["assistant", "tool", "assistant"]

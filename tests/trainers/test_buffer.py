@@ -162,7 +162,7 @@ def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
     tree = batch_state(whole)
     assert len(tree["tables"]["Rollout"]) == 2, "each once"
     save_tree(tmp_path, "batch", tree)
-    back = read_batch(load_tree(tmp_path, "batch"), lambda source, name: {("a", "x"): ask}[source, name])
+    back = read_batch(load_tree(tmp_path, "batch"), {("a", "x"): ask})
     assert (back.groups, back.own_groups, back.scores, back.metrics, back.version) == (
         [group],
         [group],

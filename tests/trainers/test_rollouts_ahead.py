@@ -27,7 +27,7 @@ from rlhf_core.rl.buffered_source import RolloutBuffer
 from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.runs.launch.run import set_up_torch
 from rlhf_core.training.rewards import RewardManager
-from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync, snapshot
+from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded
 from rlhf_plugin_native.engine import NativeEngine
 
@@ -265,7 +265,7 @@ def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
     with torch.no_grad():
         for name in copy.names:
             theirs[name].normal_()
-    taken = snapshot(policy, copy.names)
+    taken = {n: theirs[n].detach().clone() for n in copy.names}
     assert not any(mine[n].equal(theirs[n]) for n in copy.names)
     copy.load(taken)
     assert all(mine[n].equal(theirs[n]) for n in copy.names)

@@ -49,7 +49,6 @@ def run_plan(
         config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size
     )
     strategy = _join_ranks(config, ctx) if plan.world_size > 1 else _build_strategy(config, ctx)
-    deadlines = getattr(config.trainer, "deadlines", None)
     session = RunSession(
         RunDir(run_dir),
         plan,
@@ -58,7 +57,7 @@ def run_plan(
         resume_hint=resume_hint or how_to_go_on(run_dir),
         resume=resume,
         environment=environment(),
-        deadlines=deadlines,
+        deadlines=getattr(config.trainer, "deadlines", None),
         display=display,
     )
     ctx = ctx.with_(strategy=strategy, session=session)

@@ -251,7 +251,3 @@ class OfflineTrainer:
     def more_summary(self) -> dict[str, Any]:
         """What a trainer adds to the summary."""
         return self.samples.summary() if self.samples else {}
-
-    def close(self) -> None:
-        """Close every component of the run."""
-        self.session.close()
