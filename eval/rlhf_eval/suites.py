@@ -204,7 +204,7 @@ class IFEvalSuite(SuiteConfig):
 
     name: str = "ifeval"
     local: ClassVar[str] = "ifeval"
-    own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "ifeval"}
+    own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "ifeval", "reference": "published"}
     sampling: SamplingSettings = SamplingSettings(max_tokens=1280, temperature=0.0)
 
 

@@ -71,6 +71,15 @@ def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
         suite_of(ctx, "gsm8k", path=data, settings=("verifier.mod=strict",))
 
 
+def test_a_benchmark_takes_the_published_checks_and_a_reward_the_text() -> None:
+    registry = open_registry()
+    ctx = context_of(registry)
+    benchmark: Any = suite_of(ctx, "ifeval", path="x").resolved(ctx).verifier
+    own: Any = suite_of(ctx, "ifeval", path="x", settings=("verifier.reference=text",)).resolved(ctx).verifier
+    reward: Any = registry.config("reward", "ifeval")
+    assert (benchmark.reference, own.reference, reward.verifier.reference) == ("published", "text", "text")
+
+
 def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
     ctx = context_of(open_registry())
     verifier: Any = suite_of(

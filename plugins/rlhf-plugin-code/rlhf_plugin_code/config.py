@@ -113,7 +113,8 @@ class AssertsConfig(CodeConfig):
     """Judges a function by tests such as ``assert f(2) == 4``, which it cannot see.
 
     Tests are in ``tests`` of the row: a list of program texts, or one text whose asserts count one by one.
-    ``test_setup`` (text) runs before them, on their side.
+    ``test_setup`` (text) runs before them, on their side. ``entry_point`` names what the program must define, a name or
+    a list; without it the tests may read one name that they neither define nor import.
     """
 
     name: str = "asserts"
@@ -130,7 +131,10 @@ class AssertsConfig(CodeConfig):
 
 
 class MBPPConfig(AssertsConfig):
-    """Judges solutions of MBPP by ``test_list``, after ``test_imports`` (sanitized) or ``test_setup_code`` (full)."""
+    """Judges solutions of MBPP by ``test_list``, after ``test_imports`` (sanitized) or ``test_setup_code`` (full).
+
+    Without ``entry_point`` the program must define what the reference solution in ``code`` does.
+    """
 
     name: str = "mbpp"
     tests_column: str = "test_list"

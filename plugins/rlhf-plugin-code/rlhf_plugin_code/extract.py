@@ -70,12 +70,24 @@ def _asserts(node: ast.AST) -> bool:
     )
 
 
-def defined(code: str) -> list[str]:
-    """Functions and classes at the top of a module; none if it is no Python."""
+def defined(code: str) -> dict[str, str]:
+    """Functions and classes at the top of a module, ``function`` or ``class`` each; none if it is no Python."""
     try:
-        return [node.name for node in ast.parse(code).body if isinstance(node, _DEFINITIONS)]
+        nodes = [node for node in ast.parse(code).body if isinstance(node, _DEFINITIONS)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return {}
+    return {node.name: "class" if isinstance(node, ast.ClassDef) else "function" for node in nodes}
+
+
+def before(prompt: str, entry: str) -> str | None:
+    """What stands before a function's last definition in a prompt; None if that defines no such function."""
+    heads = [*begins(entry).finditer(prompt)]
+    return prompt[: heads[-1].start()] if heads else None
+
+
+def begins(entry: str) -> re.Pattern[str]:
+    """Matches the head of a function's definition."""
+    return re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\s*\(", re.MULTILINE)
 
 
 def check_body(test: str, entry: str) -> tuple[str, list[str]]:

@@ -244,8 +244,8 @@ class Sandbox:
         timeout_s: float | None = None,
     ) -> TestReport:
         """Judge a program by tests (``assert f(1) == 2``) that it never sees, run in another process after ``setup``;
-        ``names`` are taken from the program even if built-in; ``timeout_s`` is for all tests, and once more for
-        ``setup``."""
+        ``names`` are what it defines, by default the one name that the tests read and nothing else supplies;
+        ``timeout_s`` is for all tests, and once more for ``setup``."""
         seconds = timeout_s or self.limits.timeout_s
         files = RequestFiles()
         try:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
-from rlhf_plugin_code.extract import program
+from rlhf_plugin_code.extract import before, begins, program
 from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases
 from rlhf_plugin_code.sandbox import Ended, SandboxError, TestReport
 
@@ -74,11 +73,10 @@ class HumanEval(Asserts):
         """The whole program: the head of the prompt's function, or what stands before it there, is added."""
         entry = str(sample.prompt.meta.get("entry_point", ""))
         prompt = str(sample.prompt.meta.get("prompt") or sample.prompt.text)
-        begins = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\s*\(", re.MULTILINE)
-        definitions = [*begins.finditer(prompt)]
-        if not definitions:
+        head = before(prompt, entry)
+        if head is None:
             return code
-        return behind(prompt[: definitions[-1].start()], code) if begins.search(code) else prompt + code
+        return behind(head, code) if begins(entry).search(code) else prompt + code
 
 
 class StdinStdout(_Coder[AppsConfig]):

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
-from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoIsolation, arena
+from rlhf_plugin_code.redteam.arena import CONTROLS, LIMITS, Arena, NoIsolation, arena
+from rlhf_plugin_code.redteam.attacks import GROUPS, Attack
 from rlhf_plugin_code.results import longest_s
 from rlhf_plugin_code.sandbox import Sandbox
 
@@ -73,7 +74,7 @@ def test_there_are_forty_of_them() -> None:
 
 def test_the_arena_notices_success(ground: Arena) -> None:
     """Right answers pass and claims are heard: the attacks fail because of the isolation, not because of the arena."""
-    assert ground._verdict("def f(x): return 5", "assert f(7) == 5")[0] == "a test passed"
+    assert ground._verdict(Attack("def f(x): return 5", "assert f(7) == 5"))[0] == "a test passed"
     assert ground._claims(ground.sandbox.script("print('WON')"))
     assert ground._claims(ground.sandbox.script(f"print('{ground.secret}')")) == "read the secret"
     (ground.folder / "evil").touch()
@@ -86,7 +87,7 @@ def test_controls_win_without_isolation() -> None:
     """The same attacks, harmless ones, where nothing stops them: the arena would see a success."""
     with arena(replace(LIMITS, timeout_s=10.0), NoIsolation) as open_ground:
         for name in CONTROLS:
-            code = open_ground._fill(GROUPS["escapes"][name])
+            code = open_ground._fill(GROUPS["escapes"][name].code)
             if name == "secrets in the environment":  # a program never gets the trainer's; one is planted
                 code = f"import os\nos.environ['PLANTED_KEY'] = {open_ground.secret!r}\n{code}"
             assert open_ground._claims(open_ground.sandbox.script(code)), name

@@ -139,7 +139,7 @@ def test_every_type_has_a_case() -> None:
 
 @pytest.mark.parametrize(("name", "arguments", "good", "bad"), CASES, ids=[c[0] for c in CASES])
 def test_followed_and_not(name: str, arguments: dict[str, object], good: str, bad: str) -> None:
-    check = checks([name], [arguments])[0]
+    check = checks([name], [arguments], "published")[0]
     assert check(good) is True
     assert check(bad) is False
 
@@ -308,7 +308,8 @@ def test_every_row_of_ifeval_and_ifbench_can_be_checked(test_data: Path) -> None
     every = [row for file in files for row in read_rows(str(test_data / file)).rows]
     assert len(every) == 541 + 300
     assert {i for row in every for i in row["instruction_id_list"]} == set(INSTRUCTIONS)
-    assert all(checks(row["instruction_id_list"], row["kwargs"]) for row in every)
+    for reference in ("text", "published"):
+        assert all(checks(row["instruction_id_list"], row["kwargs"], reference) for row in every)  # type: ignore[arg-type]
 
 
 def test_verdicts_are_those_of_googles_checker_on_a_sample(test_data: Path) -> None:

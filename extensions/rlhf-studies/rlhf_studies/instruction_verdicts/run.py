@@ -70,7 +70,7 @@ def compare(file: Path, rows: Sequence[Any], mode: str, every: int = 1) -> Compa
         ids = [i.removeprefix("en:") for i in judged["instruction_id_list"]]
         if row is None or row["instruction_id_list"] != ids:
             continue
-        ours = getattr(judge(judged["response"], checks(ids, row["kwargs"])), mode)
+        ours = getattr(judge(judged["response"], checks(ids, row["kwargs"], "published")), mode)
         count += len(ids)
         for name, our, their, arguments in zip(ids, ours, judged["follow_instruction_list"], row["kwargs"]):
             if our != their:

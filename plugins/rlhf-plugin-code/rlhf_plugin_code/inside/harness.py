@@ -5,18 +5,24 @@ computed with, which would send the program the expected value."""
 from __future__ import annotations
 
 import builtins
+import importlib
 import itertools
 import json
 import os
 import socket
+import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlhf_plugin_code.inside import values
-from rlhf_plugin_code.inside.names import supplied, used
+from rlhf_plugin_code.inside.names import taken, used
 
 STOPS = ("StopIteration", "StopAsyncIteration")
 """End a loop in silence: ``all(map(f, cases))`` would hold. Raised in the tests only if they name one."""
+PREDICATES = frozenset(n for t in (str, bytes, set, float) for n in dir(t) if n.startswith("is") or n.endswith("with"))
+"""Methods of plain data that answer True or False. Tests that call one expect plain data: no object of the program may
+answer for it."""
 GO = b"\n"
 """Sent to the program's side once the tests are ready."""
 
@@ -39,8 +45,8 @@ class Remote:
         return self._ask.call(self._number, args, named)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+        if name.startswith("__") or name in PREDICATES:
+            raise AttributeError(f"{self!r} has no {name}")
         return self._ask("attr", self._number, [name])
 
     def __getitem__(self, key: Any) -> Any:
@@ -181,16 +187,18 @@ def change(argument: Any, after: Any) -> None:
         argument.update(after)
 
 
-def program_names(sources: Sequence[str], always: Sequence[str], defined: Mapping[str, Any]) -> list[str]:
-    """Names that the tests take from the program; those in ``always`` even where Python, or a test, has one like it."""
-    read = used(sources)
-    free = (n for n in supplied(sources) if n not in defined and not hasattr(builtins, n))
-    return list(dict.fromkeys([*(n for n in always if n in read), *sorted(free)]))
+def module(name: str) -> object:
+    """A module for the tests; an empty one where it cannot be imported, as their own import then says."""
+    try:
+        return importlib.import_module(name)
+    except Exception:
+        return types.ModuleType(name)
 
 
 def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) -> None:
     """Run the tests and send each verdict (``{"test": i, "ok": bool, "why": str}``), or first ``{"broken": str}``.
-    ``job`` has ``setup``, ``tests`` and ``names`` (of the program besides those that nothing else defines)."""
+    ``job`` has ``setup``, ``tests`` and ``names`` (the program's entry points)."""
+    warnings.filterwarnings("error", "NotImplemented")  # of answers that cannot be compared; an assert takes it as true
     ask = Asker(socket.socket(fileno=descriptor))
     scope: dict[str, Any] = {"__name__": "tests"}
     tests = job["tests"]
@@ -198,7 +206,8 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
         compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
         exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
         sources = [job.get("setup", ""), *tests]
-        names = program_names(sources, job["names"], scope)
+        names, modules = taken(sources, job["names"], scope, module)
+        scope |= {name: module(name) for name in modules}
         ask.stops = any(name in used(sources) for name in STOPS)
     except BaseException as error:
         tell({"broken": f"{type(error).__name__}: {error}"})

@@ -11,7 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, Outcome, arena, as_row
+from rlhf_plugin_code.redteam.arena import CONTROLS, LIMITS, Arena, Outcome, arena, as_row
+from rlhf_plugin_code.redteam.attacks import GROUPS
 from rlhf_plugin_code.sandbox import Sandbox, Starved
 
 WORK = """

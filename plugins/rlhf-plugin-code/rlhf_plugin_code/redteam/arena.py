@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_code.redteam import escapes, resources, verdicts
+from rlhf_plugin_code.redteam.attacks import GROUPS, Attack
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
-SCRIPTS = {"resources": resources.ATTACKS, "escapes": escapes.ATTACKS}
-GROUPS = {**SCRIPTS, "verdicts": verdicts.ATTACKS}
 CONTROLS = (
     "secrets in the environment",
     "a secret file by its path",
@@ -69,9 +67,9 @@ class Arena:
     def attack(self, group: str, name: str) -> Outcome:
         started = time.monotonic()
         if group == "verdicts":
-            won, stopped = self._verdict(*verdicts.ATTACKS[name])
+            won, stopped = self._verdict(GROUPS[group][name])
         else:
-            ended = self.sandbox.script(self._fill(SCRIPTS[group][name]))
+            ended = self.sandbox.script(self._fill(GROUPS[group][name].code))
             won, stopped = self._claims(ended), how(ended)
         seconds = time.monotonic() - started
         return Outcome(group, name, won or self._traces(), stopped, seconds)
@@ -95,9 +93,9 @@ class Arena:
             return "read the secret"
         return "claims to have won" if "WON" in ended.stdout else ""
 
-    def _verdict(self, code: str, test: str) -> tuple[str, str]:
+    def _verdict(self, attack: Attack) -> tuple[str, str]:
         expected = random.randrange(10**6, 10**9)
-        report = self.sandbox.tests(code, [test.replace("@WANTED@", str(expected))])
+        report = self.sandbox.tests(attack.code, [attack.test.replace("@WANTED@", str(expected))])
         won = "a test passed" if any(report.passed) else report.broken
         return won, reason(report)
 

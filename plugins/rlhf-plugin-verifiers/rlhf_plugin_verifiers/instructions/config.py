@@ -26,12 +26,15 @@ class IFEvalConfig(VerifierConfig):
     follows most; an upper bound."""
     value: Literal["all", "mean"] = "all"
     """``all`` is 1.0 only if every instruction is followed, ``mean`` the share that is."""
+    reference: Literal["published", "text"] = "text"
+    """What an instruction asks: its own ``text``, for rewards, or what the ``published`` checks ask, which is less or
+    something else for most types: take it to compare with published figures, as the benchmarks do."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """The instructions must be known and have their arguments."""
+        """The instructions must be known, and their arguments be there and of their type."""
         from rlhf_plugin_verifiers.instructions.verifier import why_unusable
 
-        return why_unusable(prompt)
+        return why_unusable(prompt, self.reference)
 
 
 class IFBenchConfig(IFEvalConfig):

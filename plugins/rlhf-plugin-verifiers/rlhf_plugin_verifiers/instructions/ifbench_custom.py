@@ -15,7 +15,8 @@ AFRICAN_COUNTRIES = 52
 """Fewest countries of Africa to be listed."""
 
 
-def _ascii(text: str) -> str:
+def ascii_of(text: str) -> str:
+    """The text without accents."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
@@ -37,17 +38,22 @@ def mcq_count_length(text: str) -> bool:
 
 def _question_length(lines: list[str]) -> int | None:
     """Characters of the question before its options; None unless there are five options."""
-    is_option = [re.match(r"[A-Ea-e][.|)]\s*\w+", line.strip()) is not None for line in lines]
-    if sum(is_option) != 5:
+    are_options = [*map(is_option, lines)]
+    if sum(are_options) != 5:
         return None
-    return len(" ".join(line.strip() for line in lines[: is_option.index(True)]).strip())
+    return len(" ".join(line.strip() for line in lines[: are_options.index(True)]).strip())
+
+
+def is_option(line: str) -> bool:
+    """Whether a line is a lettered option."""
+    return re.match(r"[A-Ea-e][.|)]\s*\w+", line.strip()) is not None
 
 
 def reverse_newline(text: str) -> bool:
     """The countries of Africa from Zimbabwe on, in reverse order, one a line."""
     lines = [line for line in (line.strip(MARKS) for line in text.split("\n")) if line]
     start = next((i for i, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
-    ascii_lines = [_ascii(line) for line in lines[start:]]
+    ascii_lines = [ascii_of(line) for line in lines[start:]]
     return len(ascii_lines) >= AFRICAN_COUNTRIES and ascii_lines == sorted(ascii_lines, reverse=True)
 
 
@@ -70,10 +76,10 @@ def sentence_alphabet(text: str) -> bool:
 
 def european_capitals_sort(text: str) -> bool:
     """The capitals north of 45 degrees, from north to south."""
-    return tuple(c.strip() for c in _ascii(text).split(",") if c.strip()) == CAPITALS
+    return tuple(c.strip() for c in ascii_of(text).split(",") if c.strip()) == CAPITALS
 
 
-def _table(text: str, delimiter: str = ",") -> list[list[str]]:
+def table(text: str, delimiter: str = ",") -> list[list[str]]:
     """CSV rows, their quotes kept in the fields."""
     return list(csv.reader(io.StringIO(text.replace('"', '"""')), delimiter=delimiter))
 
@@ -94,7 +100,7 @@ def csv_city(text: str) -> bool:
 
 def csv_special_character(text: str) -> bool:
     """CSV with fourteen rows of five fields, one of them quoted and with a special character."""
-    rows = _table(text)
+    rows = table(text)
     if not _header(text, "ProductID Category Brand Price Stock", r",[ \t]*") or len(rows) != 15:
         return False
     for row in rows[1:]:
@@ -107,7 +113,7 @@ def csv_special_character(text: str) -> bool:
 
 def csv_quotes(text: str) -> bool:
     """Tab-separated, three rows of five fields, each field quoted."""
-    rows = _table(text, "\t")
+    rows = table(text, "\t")
     if not _header(text, "StudentID Subject Grade Semester Score", r"\t *") or len(rows) != 4:
         return False
     return all(len(r) == 5 and all(f.strip()[:1] == '"' == f.strip()[-1:] for f in r) for r in rows)

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from rlhf_plugin_verifiers.instructions.lexicon import in_language
 from rlhf_plugin_verifiers.instructions.sentences import count_words, sentences, word_tokens
 
+POSTSCRIPTS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
-def _holds(count: int, relation: str, threshold: float) -> bool:
+def holds(count: int, relation: str, threshold: float) -> bool:
+    """Whether a count is ``less than`` a threshold, or else ``at least`` that."""
     return count < threshold if relation == "less than" else count >= threshold
 
 
@@ -24,7 +26,7 @@ def keywords_existence(text: str, *, keywords: Sequence[str]) -> bool:
 
 def keywords_frequency(text: str, *, keyword: str, frequency: int, relation: str) -> bool:
     """A keyword occurs so often."""
-    return _holds(len(re.findall(re.escape(keyword.strip()), text, re.IGNORECASE)), relation, frequency)
+    return holds(len(re.findall(re.escape(keyword.strip()), text, re.IGNORECASE)), relation, frequency)
 
 
 def forbidden_words(text: str, *, forbidden_words: Sequence[str]) -> bool:
@@ -34,7 +36,7 @@ def forbidden_words(text: str, *, forbidden_words: Sequence[str]) -> bool:
 
 def letter_frequency(text: str, *, letter: str, let_frequency: int, let_relation: str) -> bool:
     """A letter occurs so often, in either case."""
-    return _holds(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
+    return holds(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
 
 
 def response_language(text: str, *, language: str) -> bool:
@@ -43,7 +45,7 @@ def response_language(text: str, *, language: str) -> bool:
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: str) -> bool:
-    return _holds(len(sentences(text)), relation, num_sentences)
+    return holds(len(sentences(text)), relation, num_sentences)
 
 
 def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
@@ -55,7 +57,7 @@ def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
 
 
 def number_words(text: str, *, num_words: int, relation: str) -> bool:
-    return _holds(count_words(text), relation, num_words)
+    return holds(count_words(text), relation, num_words)
 
 
 def nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
@@ -84,7 +86,7 @@ def _bracketed(line: str) -> int:
 
 def postscript(text: str, *, postscript_marker: str) -> bool:
     """A postscript that begins with the marker, in any case; spaces within P.S. and P.P.S are allowed."""
-    marker = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}.get(postscript_marker.strip())
+    marker = POSTSCRIPTS.get(postscript_marker.strip())
     return re.search(marker or re.escape(postscript_marker.strip().lower()), text.lower()) is not None
 
 
@@ -149,7 +151,7 @@ def end_checker(text: str, *, end_phrase: str) -> bool:
 
 
 def capital_word_frequency(text: str, *, capital_frequency: int, capital_relation: str) -> bool:
-    return _holds(sum(w.isupper() for w in word_tokens(text)), capital_relation, capital_frequency)
+    return holds(sum(w.isupper() for w in word_tokens(text)), capital_relation, capital_frequency)
 
 
 def english_capital(text: str) -> bool:

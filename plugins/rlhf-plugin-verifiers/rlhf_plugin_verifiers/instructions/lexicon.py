@@ -45,6 +45,20 @@ Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk D
 Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb
 """)
 """European capitals north of 45 degrees, by latitude."""
+AFRICA = tuple(
+    name.replace("_", " ")
+    for name in words("""
+algeria angola benin botswana burkina burundi cape_verde cabo_verde cameroon central_african chad comoros congo djibouti
+egypt guinea eritrea eswatini swaziland ethiopia gabon gambia ghana ivory_coast d'ivoire kenya lesotho liberia libya
+madagascar malawi mali mauritania mauritius morocco mozambique namibia niger rwanda sao_tome senegal seychelles
+sierra_leone somalia south_africa sudan tanzania togo tunisia uganda sahara zambia zimbabwe
+""")
+)
+"""What the names of Africa's countries hold, without accents and in lower case."""
+MINOR = frozenset(
+    words("a an the and but or nor for so yet as at by in of off on per to up via with from into onto over")
+)
+"""Words that title case may leave in lower case."""
 VERBS = frozenset(
     words("""
 accept achieve act add address adjust adopt aim align allow analyze answer apply approach arrange ask assess assist

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.instructions.arguments import why_wrong
+from rlhf_plugin_verifiers.instructions.by_text import BY_TEXT
 from rlhf_plugin_verifiers.instructions.ifbench_custom import CUSTOM
 from rlhf_plugin_verifiers.instructions.ifbench_form import FORM
 from rlhf_plugin_verifiers.instructions.ifbench_words import WORDS
@@ -20,30 +22,41 @@ if TYPE_CHECKING:
 
 
 Check = Callable[[str], bool]
+Reference = Literal["published", "text"]
 INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {**IFEVAL, **WORDS, **FORM, **CUSTOM}
+"""The published checks."""
 NEEDS_LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
 )
 
 
-def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> list[Check]:
+def checks(
+    ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None], reference: Reference = "text"
+) -> list[Check]:
     """The checks of one row, without the prefix ``en:`` and arguments that are None; raises ValueError."""
     if len(ids) != len(arguments):
         raise ValueError(f"{len(ids)} instructions but {len(arguments)} kwargs")
-    return [_check(name.removeprefix("en:"), kwargs or {}) for name, kwargs in zip(ids, arguments)]
+    return [_check(name.removeprefix("en:"), kwargs, reference) for name, kwargs in zip(ids, arguments)]
 
 
-def _check(name: str, kwargs: Mapping[str, Any]) -> Check:
-    check = INSTRUCTIONS.get(name)
-    if check is None:
+def _check(name: str, kwargs: Mapping[str, Any] | None, reference: Reference) -> Check:
+    published = INSTRUCTIONS.get(name)
+    if published is None:
         raise ValueError(f"unknown instruction '{name}'{_near(name)}")
     if name in NEEDS_LANGUAGE and not installed():
         raise ValueError(f"instruction '{name}' needs langdetect: pip install 'rlhf-plugin-verifiers[language]'")
-    parameters = [p for p in inspect.signature(check).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    missing = [p.name for p in parameters if kwargs.get(p.name) is None and p.default is inspect.Parameter.empty]
-    if missing:
-        raise ValueError(f"instruction '{name}' lacks '{missing[0]}' in its kwargs")
-    return partial(check, **{p.name: kwargs[p.name] for p in parameters if kwargs.get(p.name) is not None})
+    if not isinstance(kwargs or {}, Mapping):
+        raise ValueError(f"the kwargs of instruction '{name}' are {kwargs!r}, not an object of arguments")
+    names = [
+        p.name for p in inspect.signature(published).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    given: dict[str, Any] = {n: (kwargs or {}).get(n) for n in names}
+    if why := why_wrong(given):
+        raise ValueError(f"instruction '{name}' {why}")
+    if reference == "text" and "n_end" in given and given["n_end"] >= len(given["prompt_to_repeat"].split()):
+        why = f"has 'n_end' = {given['n_end']}, beyond the last word of 'prompt_to_repeat'"
+        raise ValueError(f"instruction '{name}' {why}; if it is the index of a character, set reference: published")
+    return partial(BY_TEXT.get(name, published) if reference == "text" else published, **given)
 
 
 def _near(name: str) -> str:
@@ -81,11 +94,13 @@ class InstructionVerifier:
         self.config = config
 
     def verify(self, sample: Sample) -> Score:
-        why = why_unusable(sample.prompt)
+        why = why_unusable(sample.prompt, self.config.reference)
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)
         meta = sample.prompt.meta
-        followed_by_mode = judge(sample.completion, checks(meta["instruction_id_list"], meta["kwargs"]))
+        followed_by_mode = judge(
+            sample.completion, checks(meta["instruction_id_list"], meta["kwargs"], self.config.reference)
+        )
         instruction_verdicts = followed_by_mode.strict if self.config.mode == "strict" else followed_by_mode.loose
         share = sum(instruction_verdicts) / len(instruction_verdicts)
         parts = {"answer": float(all(instruction_verdicts)), "instructions": share}
@@ -99,13 +114,13 @@ class InstructionVerifier:
         )
 
 
-def why_unusable(prompt: Prompt) -> str | None:
+def why_unusable(prompt: Prompt, reference: Reference) -> str | None:
     """Why a row's instructions cannot be checked; None if they can."""
     ids, arguments = prompt.meta.get("instruction_id_list"), prompt.meta.get("kwargs")
     if not isinstance(ids, (list, tuple)) or not isinstance(arguments, (list, tuple)) or not ids:
         return "the row has no 'instruction_id_list' and 'kwargs', two lists of equal length"
     try:
-        checks([str(i) for i in ids], arguments)
+        checks([str(i) for i in ids], arguments, reference)
     except ValueError as error:
         return str(error)
     return None
