@@ -69,7 +69,7 @@ def test_no_answers_for_a_verifier(refused: Refused, write: Callable[[str], str]
 
 def test_a_reference_answer_that_no_completion_can_equal(refused: Refused, write: Callable[[str], str]) -> None:
     path = write(GOOD + '{"prompt": "What is 1 + 1?", "answer": "two"}\n')
-    refused("--dataset", path, says=("'two' holds no number", "line 41", "1 of "))
+    refused("--dataset", path, says=("'two' is not a number alone", "line 41", "1 of "))
 
 
 def test_prompt_longer_than_the_context(refused: Refused, write: Callable[[str], str]) -> None:

@@ -75,7 +75,7 @@ def exact_match(answer: str, task: Mapping[str, Any]) -> float:
 
 def numeric_match(answer: str, task: Mapping[str, Any]) -> float:
     """1 if the number stated is the reference within ``tolerance`` (relative; 0.5 %, or 0 for an integer)."""
-    stated, wanted = stated_number(answer), find_numbers(str(task["answer"]))[0]
+    stated, wanted = stated_number(answer), find_numbers(str(task["answer"]))[0].value
     if stated is None:
         return 0.0
     tolerance = task.get("tolerance", 0.0 if wanted.denominator == 1 else 0.005)

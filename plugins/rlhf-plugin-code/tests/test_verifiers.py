@@ -178,7 +178,7 @@ def test_a_program_judged_by_another_verifier_keeps_its_contract(sample: MakeSam
         return ProgramConfig.model_validate({"verifier": verifier}, context={"registry": registry})
 
     numeric, inner = judged(name="numeric"), judged(name="mbpp", sandbox={"timeout_s": 7.0})
-    assert "holds no number" in (numeric.check_prompt(sample("", "none").prompt) or "")
+    assert "not a number alone" in (numeric.check_prompt(sample("", "none").prompt) or "")
     assert numeric.check_prompt(sample("", "4").prompt) is None
     assert "no tests in column" in (inner.check_prompt(sample("").prompt) or "")
     assert [c.needs_answer for c in (ProgramConfig(), numeric, inner)] == [True, True, False]

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from rlhf_core.config import BuildContext, ComponentConfig, Config, ConfigError, component
 
 if TYPE_CHECKING:
+    from rlhf_core.data import Prompt
     from rlhf_plugin_composite.rules import ProgrammaticReward
 
 _GOOD = "(great|good|excellent|wonderful|fantastic|amazing|awesome|brilliant|interesting|thoughtful|insightful)"
@@ -207,6 +208,11 @@ class CompositeConfig(ComponentConfig):
             )
         return self
 
+    def check_prompt(self, prompt: Prompt, *, sampled: bool = False) -> str | None:
+        """What the first part says that can judge no completion of a prompt."""
+        checks = [getattr(part.reward, "check_prompt", None) for part in self.parts.values()]
+        return next((why for c in checks if c is not None and (why := c(prompt, sampled=sampled)) is not None), None)
+
     def preflight(self, ctx: BuildContext) -> None:
         from rlhf_core.data import check_file
 
@@ -248,6 +254,11 @@ class ShuffledConfig(ComponentConfig):
     component: ClassVar[str] = "rlhf_plugin_composite.control:build_shuffled"
     of: AnyReward  # pyright: ignore[reportInvalidTypeForm]
     """The reward whose scores are shuffled."""
+
+    def check_prompt(self, prompt: Prompt, *, sampled: bool = False) -> str | None:
+        """What the reward says of a prompt."""
+        check = getattr(self.of, "check_prompt", None)
+        return None if check is None else check(prompt, sampled=sampled)
 
     def preflight(self, ctx: BuildContext) -> None:
         if getattr(ctx.config, "reward", None) is self:

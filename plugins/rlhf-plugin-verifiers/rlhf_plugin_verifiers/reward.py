@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.data import DatasetError, Datasets, Prompt, message_text
-from rlhf_core.rewards import Sample, Score, VerifierConfig
+from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
 
 if TYPE_CHECKING:
@@ -63,48 +63,21 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     ]
     if getattr(config.verifier, "needs_answer", False):
         answered = {p.source for p in checked_prompts if p.answer is not None}
-        why = f"verifier '{config.verifier.name}' compares with them"
         for source in dict.fromkeys(p.source for p in checked_prompts):
             if source not in answered:
-                fix = "map the column: dataset.columns={answer: NAME}, or choose another reward"
-                raise DatasetError(f"dataset '{source}' has no reference answers", why=why, fix=fix)
-        blank = [p for p in checked_prompts if p.answer is None]
-        if blank and getattr(ctx.config, "trainer", None) is not None:  # completions that exist are scored as they can
-            raise DatasetError(
-                f"{len(blank)} of {len(checked_prompts)} prompts have no reference answer",
-                why=why,
-                where=datasets.where(blank[0].id),
-                fix="fill the answer, or remove the row",
-            )
-    check_prompts(config.verifier, checked_prompts, datasets)
-    if getattr(ctx.config, "trainer", None) is not None:  # completions that exist already have their form
-        check_form(config.verifier, checked_prompts, datasets)
-
-
-def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0."""
-    for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
-        silent = [p for p in prompts if not any(mark in message_text(m) for m in p.messages)]
-        if silent:
-            raise DatasetError(
-                f"verifier '{verifier.name}' reads answers in {mark}, and a prompt does not ask for it",
-                why="no completion of this prompt would earn a reward",
-                where=f"{datasets.where(silent[0].id)} ({len(silent)} of {len(prompts)} prompts)",
-                fix="ask for it: dataset.prompt=r1_zero where the data set has it, dataset.prompt_template or "
-                "dataset.system_prompt; or choose another verifier",
-            )
-
-
-def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
-    if check is None:
-        return
-    bad = [(p, why) for p in prompts if (why := check(p)) is not None]
-    if bad:
-        prompt, why = bad[0]
+                raise DatasetError(
+                    f"dataset '{source}' has no reference answers",
+                    why=f"verifier '{config.verifier.name}' compares with them",
+                    fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
+                )
+    sampled = getattr(ctx.config, "trainer", None) is not None  # completions that exist already have their form
+    refused = [(p, why) for p in checked_prompts if (why := config.check_prompt(p, sampled=sampled)) is not None]
+    if refused:
+        prompt, why = refused[0]
         raise DatasetError(
-            f"verifier '{verifier.name}' can judge no completion of a prompt",
+            f"verifier '{config.verifier.name}' can judge no completion of a prompt",
             why=why,
-            where=f"{datasets.where(prompt.id)} ({len(bad)} of {len(prompts)} prompts)",
-            fix="correct or remove the row, map dataset.columns, or choose another verifier",
+            where=f"{datasets.where(prompt.id)} ({len(refused)} of {len(checked_prompts)} prompts)",
+            fix="correct or remove the row, or map dataset.columns; ask for the form (dataset.prompt=r1_zero where the "
+            "data set has it, dataset.prompt_template, dataset.system_prompt); or choose another verifier",
         )

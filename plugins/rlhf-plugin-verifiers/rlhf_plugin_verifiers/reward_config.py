@@ -30,16 +30,16 @@ class NumericVerifierConfig(VerifierConfig):
     name: str = "numeric"
     component: ClassVar[str] = "rlhf_plugin_verifiers.numeric:NumericVerifier"
     tolerance: float = Field(default=1e-6, ge=0)
-    """Relative difference that still counts as equal; absolute below 1."""
+    """Relative difference that still counts as equal where one side has a decimal point; below 1 absolute, and at most
+    its root relative to the larger: 1e-7 is not 2e-7."""
     format_weight: float = Field(default=0.0, ge=0, lt=1)
     """Share of the value given for stating the answer in one of the three forms, right or wrong."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        from rlhf_plugin_verifiers.numeric import stated_number
+        """A reference answer is a number and nothing else, or a GSM8K solution that ends with ``#### X``."""
+        from rlhf_plugin_verifiers.numeric import why_no_number
 
-        if prompt.answer is None or stated_number(prompt.answer) is not None:
-            return None
-        return f"the reference answer {prompt.answer[:60]!r} holds no number"
+        return None if prompt.answer is None else why_no_number(prompt.answer)
 
 
 class VerifierRewardConfig(ComponentConfig):
@@ -69,6 +69,12 @@ class VerifierRewardConfig(ComponentConfig):
         needed_s = getattr(self.verifier, "busy_seconds", getattr(self.verifier, "seconds", 0.0))
         return max(DEADLINE_S, needed_s) if self.timeout_s is None else self.timeout_s
 
+    def check_prompt(self, prompt: Prompt, *, sampled: bool = False) -> str | None:
+        """Why no completion of a prompt can be judged; see :func:`rlhf_plugin_verifiers.graded.why_refused`."""
+        from rlhf_plugin_verifiers.graded import why_refused
+
+        return why_refused(self.verifier, prompt, sampled=sampled)
+
     def preflight(self, ctx: BuildContext) -> None:
         """Check that there are reference answers, that every prompt can be judged, and that there is time enough."""
         from rlhf_plugin_verifiers.reward import check_answers, check_deadline
@@ -90,6 +96,11 @@ class RewardWorkersConfig(ComponentConfig):
     """Processes of each training process."""
     timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """Seconds for one completion."""
+
+    def check_prompt(self, prompt: Prompt, *, sampled: bool = False) -> str | None:
+        """What the reward says of a prompt."""
+        check = getattr(self.of, "check_prompt", None)
+        return None if check is None else check(prompt, sampled=sampled)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the reward as if it were the run's."""

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import GymSource
 from rlhf_plugin_verifiers.maths.gsm8k import strict_number
 from rlhf_plugin_verifiers.maths.tags import question_only_reward_fn
+from rlhf_plugin_verifiers.number_forms import whole_number
 from rlhf_testing import check_dataset, check_verifier
 
 
@@ -29,7 +29,7 @@ def test_gsm8k_and_its_own_solutions(test_data: Path) -> None:
     assert len(rows) == 1319
     assert rows[0]["answer"] == "18"
     assert "<<" not in rows[0]["completion"]
-    assert all(strict_number(r["completion"]) == Fraction(r["answer"]) for r in rows)
+    assert all(strict_number(r["completion"]) == whole_number(r["answer"]) for r in rows)
     r1 = Gsm8kDataConfig(path=path, prompt="r1_zero").build(None).rows("train")[0]  # type: ignore[arg-type]
     assert r1["prompt"].endswith(f"User: {rows[0]['prompt']}\nAssistant: <think>")
 

@@ -143,12 +143,13 @@ def test_bad_patterns_are_refused(pattern: str, why: str) -> None:
         RegexConfig(pattern=pattern)
 
 
-def test_a_pattern_that_backtracks_for_ever_is_a_timeout(
+def test_a_completion_on_which_a_pattern_backtracks_for_ever_is_wrong(
     make_verifier: Callable, sample: Callable[..., Sample]
 ) -> None:
-    judge = make_verifier("regex", verifier={"name": "regex", "pattern": "(?:a|a)+$"}, timeout_s=0.5)
+    judge = make_verifier("regex", verifier={"name": "regex", "pattern": "(?:a|a)+$"}, timeout_s=1.5)
     scores = judge.score([sample("a" * 60 + "b"), sample("aa")])
-    assert [s.status for s in scores] == [ScoreStatus.TIMEOUT, ScoreStatus.OK]
+    assert [(s.status, s.value) for s in scores] == [(ScoreStatus.OK, 0.0), (ScoreStatus.OK, 1.0)]
+    assert "gave no verdict" in scores[0].detail
 
 
 def test_a_reference_that_is_no_letter_is_found_at_start(command: Callable, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import pytest
 
@@ -10,6 +11,7 @@ from rlhf_plugin_verifiers.maths.choice import chosen_letter
 from rlhf_plugin_verifiers.maths.equal import Rules
 from rlhf_plugin_verifiers.maths.gsm8k import read_number
 from rlhf_plugin_verifiers.maths.verifier import grade_math
+from rlhf_plugin_verifiers.number_forms import Number
 
 SIGNS = [
     ("7", "the answer is +7", True),
@@ -88,8 +90,8 @@ def test_an_answer_is_read_as_it_is_written(gold: str, text: str, right: bool) -
 
 
 def test_a_dash_after_a_chinese_word_is_a_sign() -> None:
-    assert read_number("结果为-5", "lenient") == -5
-    assert read_number("pages 3-5", "lenient") == 5
+    assert read_number("结果为-5", "lenient") == Number(Fraction(-5))
+    assert read_number("pages 3-5", "lenient") == Number(Fraction(5))
 
 
 def test_an_option_with_its_text_is_a_letter() -> None:

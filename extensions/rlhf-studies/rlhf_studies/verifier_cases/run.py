@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.maths.choice import chosen_letter
 from rlhf_plugin_verifiers.maths.equal import Rules
-from rlhf_plugin_verifiers.maths.gsm8k import close, gold_number, read_number
+from rlhf_plugin_verifiers.maths.gsm8k import read_number
 from rlhf_plugin_verifiers.maths.verifier import grade_math
+from rlhf_plugin_verifiers.number_forms import same_number
+from rlhf_plugin_verifiers.numeric import reference_number
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
@@ -57,8 +59,8 @@ def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
     if kinds == ["NativeLetters"]:
         return chosen_letter(gold) is not None and chosen_letter(gold) == chosen_letter(pred)
     if options.get("task") == "gsm8k":
-        number, said = gold_number(gold), read_number(pred, "lenient")
-        return number is not None and said is not None and close(said, number)
+        number, said = reference_number(gold), read_number(pred, "lenient")
+        return number is not None and said is not None and same_number(number, said)
     strict, sets = options.get("strict", True), options.get("allow_set_relation_comp", False)
     return grade_math(pred, gold, Rules(tuple(kinds), options.get("precision", 6), strict, sets)).right
 

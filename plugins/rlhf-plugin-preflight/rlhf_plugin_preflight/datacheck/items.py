@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext
@@ -63,8 +63,8 @@ def kind_of(trainer: Any) -> str:
 
 
 def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
-    """Read both splits as the trainer would; prompts go to the verifier's ``check_prompt``, and to the configuration's
-    ``check_row(prompt, where)``, which returns the completion that is learned or None."""
+    """Read both splits as the trainer would; prompts go to the ``check_prompt`` of the reward that judges them, which
+    training asks too, and to the trainer's ``check_row(prompt, where)``, which returns what is learned or None."""
     kind = kind_of(ctx.config.trainer)
     items: list[Item] = []
     with collected_broken_rows() as broken:
@@ -76,7 +76,7 @@ def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
                     raise
                 break  # nothing is left because of the broken rows
             if kind == "prompts":
-                items += _judgeable(rows, split, datasets.where, ctx)
+                items += _judgeable(rows, split, datasets, ctx)
             else:
                 for row in rows:
                     texts, turns = zip(*replies(row))
@@ -85,21 +85,22 @@ def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
     return Reading(items, broken, kind)
 
 
-def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], ctx: BuildContext) -> list[Item]:
-    """The rows that the trainer's own reader and the verifier accept."""
+def _judgeable(rows: Sequence[Prompt], split: str, datasets: Datasets, ctx: BuildContext) -> list[Item]:
+    """The rows that the trainer's own reader and the reward accept."""
     check_row = getattr(ctx.config.trainer, "check_row", None)
-    verifier = getattr(ctx.config.reward, "verifier", None)
-    check_prompt = getattr(verifier, "check_prompt", None)
+    source_rewards = datasets.own_rewards()
     items: list[Item] = []
     for row in rows:
+        reward, where = source_rewards.get(row.source, ctx.config.reward), datasets.where(row.id)
+        check_prompt = getattr(reward, "check_prompt", None)
         try:
-            completion = check_row(row, where(row.id)) if check_row is not None else None
-            if check_prompt is not None and (why := check_prompt(row)) is not None:
-                name = getattr(verifier, "name", "")
-                raise DatasetError(f"verifier '{name}' can judge no completion of it", where=where(row.id), why=why)
+            completion = check_row(row, where) if check_row is not None else None
+            if check_prompt is not None and (why := check_prompt(row, sampled=True)) is not None:
+                name = getattr(reward, "name", "")
+                raise DatasetError(f"reward '{name}' can judge no completion of it", where=where, why=why)
         except DatasetError as error:
             refuse_row(error)
         else:
             completions = () if completion is None else (completion,)
-            items.append(Item(where(row.id), split, row.messages, completions, (), row.tools))
+            items.append(Item(where, split, row.messages, completions, (), row.tools))
     return items

@@ -60,7 +60,7 @@ class AnswerTagsConfig(VerifierConfig):
             return None
         if "<answer>" in prompt.answer or "</answer>" in prompt.answer:
             return f"the reference answer {prompt.answer[:60]!r} holds the tags themselves; give what stands in them"
-        return None if prompt.answer.strip() else "the reference answer is empty"
+        return None
 
 
 class ChoiceConfig(VerifierConfig):
@@ -111,7 +111,7 @@ class RegexConfig(VerifierConfig):
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """A pattern with a group needs a reference answer."""
-        if prompt.answer is None and re.compile(self.pattern).groups:
+        if not str(prompt.answer or "").strip() and re.compile(self.pattern).groups:
             return "the pattern's group is compared with the reference answer, and there is none"
         return None
 

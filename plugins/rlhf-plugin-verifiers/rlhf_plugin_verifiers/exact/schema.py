@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
+from rlhf_plugin_verifiers.maths.text import after_reasoning
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
@@ -83,6 +84,7 @@ def read_json(text: str, *, strict: bool) -> tuple[bool, Any]:
     except (ValueError, RecursionError):
         if strict:
             return False, None
+    text = after_reasoning(text)
     for fenced in reversed(_FENCE.findall(text)):
         is_json, value = read_json(fenced, strict=True)
         if is_json:

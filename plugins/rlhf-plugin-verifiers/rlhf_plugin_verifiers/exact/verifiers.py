@@ -9,7 +9,7 @@ from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, RegexConfig
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter, option_letter
-from rlhf_plugin_verifiers.maths.text import boxes, own_part
+from rlhf_plugin_verifiers.maths.text import after_reasoning, boxes, own_part
 
 _STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE)
 
@@ -113,7 +113,7 @@ def between_tags(completion: str, *, strict: bool) -> str | None:
     """What stands between the answer tags, None where the form is broken; modes as in ``AnswerTagsConfig``."""
     if strict and (completion.count(_OPEN), completion.count(_CLOSE)) != (1, 1):
         return None
-    before, closed, after = completion.rpartition("</think>")[2].rpartition(_CLOSE)
+    before, closed, after = after_reasoning(completion).rpartition(_CLOSE)
     _, opened, inside = before.rpartition(_OPEN)
     if not (opened and closed and inside.strip()) or (strict and after.strip()):
         return None

@@ -15,6 +15,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import create, import_reasoning_gym
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
+from rlhf_plugin_verifiers.maths.text import after_reasoning
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -35,8 +36,8 @@ class GymVerifier:
         task, problem = _problem(key["task"], json.dumps(key["settings"]), key["seed"], key["index"])
         if problem["question"] != key["problem"]["question"]:
             problem = key["problem"]
-        tagged = _TAGGED.findall(sample.completion)
-        text = sample.completion
+        text = after_reasoning(sample.completion)
+        tagged = _TAGGED.findall(text)
         untagged = None if self.config.mode == "strict" else boxed_answer(text) or text.strip()
         stated = tagged[-1].strip() if tagged else untagged
         if stated is not None and stated != problem["answer"] and not may_be_scored(stated, task):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
-from rlhf_plugin_verifiers.maths.text import boxes, canonical, own_part, plain_digits, without_plus
-from rlhf_plugin_verifiers.numeric import find_numbers
-
-MAX_ANSWER = 2000
-"""Characters; a longer answer is compared as text only."""
+from rlhf_plugin_verifiers.maths.text import boxes, last_box_is_open, own_part, plain_digits, without_plus
+from rlhf_plugin_verifiers.number_forms import numbers, plain
 
 
 class Stated(NamedTuple):
@@ -21,6 +17,9 @@ class Stated(NamedTuple):
     boxed: bool
 
 
+NO_ANSWER = Stated("", False)
+"""Of a text that cannot have an answer, whatever else stands in it: its last box is never closed."""
+
 _JOINED = re.compile(r"(?:[\s,;.$&]|\\(?:quad|qquad|text|,|;|!|\(|\)|\[|\])|[{}]|\b(?:and|or)\b){0,40}", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z]+")
 _TEXT_AND = re.compile(r"\$?\s*(?:\\(?:text|textrm|mathrm)\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*\$?")
@@ -29,7 +28,7 @@ _TEXT_AND = re.compile(r"\$?\s*(?:\\(?:text|textrm|mathrm)\{\s*,?\s*(?:and|or)\s
 def boxed_answer(text: str) -> str | None:
     """Content of the last box; of the last boxes, joined by commas, where only "and", "or" or commas part them."""
     all_boxes = boxes(text)
-    if not all_boxes:
+    if not all_boxes or last_box_is_open(text):
         return None
     run = [all_boxes[-1]]
     for before in reversed(all_boxes[:-1]):
@@ -73,9 +72,11 @@ def is_formula(text: str) -> bool:
 
 
 def stated_answer(text: str) -> Stated | None:
-    """The boxed answer, one stated in another language, or a text that is a formula; None where math-verify must
-    look."""
+    """The boxed answer, one stated in another language, or a text that is a formula; :data:`NO_ANSWER` where the last
+    box is never closed, None where math-verify must look."""
     text = without_plus(plain_digits(own_part(text)))
+    if last_box_is_open(text):
+        return NO_ANSWER
     all_boxes = boxes(text)
     if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
         return Stated(boxed_answer(text) or "", True)
@@ -83,8 +84,8 @@ def stated_answer(text: str) -> Stated | None:
     if is_formula(text):
         return Stated(text.strip().removesuffix("."), False)
     statement = None if all_boxes else _last(_FOREIGN.finditer(text))
-    values = find_numbers(statement[1]) if statement else []
-    return Stated(str(values[0]), False) if values else None
+    values = numbers(plain(statement[1])) if statement else []
+    return Stated(str(values[0].value), False) if values else None
 
 
 _ANSWER_IS = re.compile(r"\banswer(?:\s+is|\s*:)\s*[:*]{0,3}([^\n]{1,200})", re.IGNORECASE)
@@ -98,37 +99,3 @@ def last_statement(text: str) -> str | None:
 
 def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
     return next(iter(reversed(list(matches))), None)
-
-
-_SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d+)?(?:/\d{1,30})?|[A-Za-z]|-?\\frac\{-?\d{1,30}\}\{\d{1,30}\}")
-
-
-@lru_cache(maxsize=100_000)
-def why_unusable(gold: str) -> str | None:
-    """Why no completion could equal a reference answer (emptiness, braces, division by zero, commands), or None;
-    nothing is evaluated, so that no reference stops a data set from loading."""
-    if not gold.strip():
-        return "the reference answer is empty"
-    stated = stated_answer(gold)
-    latex = stated.latex if stated else gold
-    short = canonical(latex)
-    if not short:
-        return f"the reference answer {gold[:60]!r} holds nothing to compare with"
-    if _SIMPLE.fullmatch(short):
-        return "the reference answer divides by zero" if re.search(r"(?:/|\}\{)0+\}?$", short) else None
-    if re.search(r"\\(?:boxed|fbox)\s*\{", gold) and stated is None:
-        return f"the box of the reference answer is never closed: {gold[-60:]!r}"
-    return _unbalanced(short)
-
-
-def _unbalanced(latex: str) -> str | None:
-    depth = 0
-    for match in re.finditer(r"\\[{}]|[{}]", latex):
-        depth += (match[0] == "{") - (match[0] == "}")
-        if depth < 0:
-            break
-    if depth:
-        return f"the braces of the reference answer do not match: {latex[:60]!r}"
-    if re.search(r"\\(?:frac|sqrt|text|boxed)$|[+*/^_=]$", latex):
-        return f"the reference answer breaks off: {latex[-60:]!r}"
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from rlhf_plugin_verifiers.maths.text import UNSPACED, boxes, canonical, own_part, unwrapped
+from rlhf_plugin_verifiers.maths.text import UNSPACED, boxes, canonical, last_box_is_open, own_part, unwrapped
 
 LETTERS = "ABCDEFGHIJ"
 _ALONE = re.compile(rf"\(?([{LETTERS}])[).]?")
@@ -59,12 +59,13 @@ def chosen_letter(text: str, *, explicit: bool = False) -> str | None:
     not one that is denied ("not A", "A or B"), nor the article."""
     text = own_part(text).replace("$", "")
     boxed = boxes(text)
+    if last_box_is_open(text):
+        return None
     if boxed:
         return option_letter(boxed[-1][2])
     for pattern in (_STATED, _LEADING) if explicit else (_STATED, _LEADING, _STANDING):
-        letters = [m for m in pattern.finditer(text) if _counts(m, text, pattern)]
-        if pattern is _LEADING:
-            letters = [m for m in letters if m.start() == 0][:1]
+        matches = [m for m in (pattern.match(text),) if m] if pattern is _LEADING else pattern.finditer(text)
+        letters = [m for m in matches if _counts(m, text, pattern)]
         if letters:
             return letters[-1][1]
     return None

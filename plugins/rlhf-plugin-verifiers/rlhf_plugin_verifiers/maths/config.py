@@ -19,8 +19,8 @@ class MathsConfig(VerifierConfig):
     """Share of the value given for the required form alone, right or wrong."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """A reference answer must parse."""
-        from rlhf_plugin_verifiers.maths.answer import why_unusable
+        """A reference answer is in the grammar of ``maths.reference``."""
+        from rlhf_plugin_verifiers.maths.reference import why_unusable
 
         return None if prompt.answer is None else why_unusable(prompt.answer)
 
@@ -40,12 +40,10 @@ class Gsm8kConfig(MathsConfig):
     ``\\boxed{}`` and ``####`` comes last, otherwise the last number."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """A reference answer must hold a number."""
-        from rlhf_plugin_verifiers.maths.gsm8k import gold_number
+        """A reference answer is a number and nothing else, or a GSM8K solution that ends with ``#### X``."""
+        from rlhf_plugin_verifiers.numeric import why_no_number
 
-        if prompt.answer is None or gold_number(prompt.answer) is not None:
-            return None
-        return f"the reference answer {prompt.answer[:60]!r} holds no number"
+        return None if prompt.answer is None else why_no_number(prompt.answer)
 
 
 class MathConfig(MathsConfig):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
-from rlhf_plugin_verifiers.numeric import find_numbers, stated_number
+from rlhf_plugin_verifiers.number_forms import Number, same_number, whole_number
+from rlhf_plugin_verifiers.numeric import find_numbers, float_text, reference_number, stated_number
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.graded import GradedVerifier
@@ -16,21 +16,19 @@ if TYPE_CHECKING:
 
 _STRICT = re.compile(r"The answer is (-?[0-9][0-9,]*(?:\.[0-9]+)?)(?:\.|\s[^.\n]{0,40}\.)")
 _HASH = re.compile(r"####\s*([^\n]{0,60})")
-DIGITS = 6
-"""Decimal places that count, as in math-verify."""
 
 
 def gsm8k_verifier(config: Gsm8kConfig) -> GradedVerifier:
     def grade(completion: str, gold: str) -> Verdict:
-        number, strict = gold_number(gold), strict_number(completion)
+        number, strict = reference_number(gold), strict_number(completion)
         stated = read_number(completion, config.mode)
-        right = number is not None and stated is not None and close(stated, number)
-        return Verdict(strict is not None, right, "" if stated is None else str(stated))
+        right = number is not None and stated is not None and same_number(number, stated)
+        return Verdict(strict is not None, right, "" if stated is None else float_text(stated.value))
 
     return answer_verifier(config, grade)
 
 
-def read_number(completion: str, mode: str) -> Fraction | None:
+def read_number(completion: str, mode: str) -> Number | None:
     """The number that a completion states; modes as in ``Gsm8kConfig``, None if there is none in that form."""
     if mode == "strict":
         return strict_number(completion)
@@ -41,21 +39,10 @@ def read_number(completion: str, mode: str) -> Fraction | None:
     if mode == "last":
         return next(iter(reversed(find_numbers(text))), None)
     stated = stated_number(text)
-    return None if stated is None else stated.value
+    return None if stated is None else stated.number
 
 
-def strict_number(completion: str) -> Fraction | None:
+def strict_number(completion: str) -> Number | None:
     """The number of the first "The answer is X.", outside reasoning and before the model's own next question."""
     match = _STRICT.search(plain_digits(own_part(completion)))
-    return None if match is None else Fraction(match[1].replace(",", ""))
-
-
-def gold_number(gold: str) -> Fraction | None:
-    """The number of a reference answer: the answer alone, or a GSM8K solution that ends with ``#### X``."""
-    stated = stated_number(plain_digits(gold))
-    return None if stated is None else stated.value
-
-
-def close(a: Fraction, b: Fraction) -> bool:
-    """Whether two numbers agree in the decimal places that count."""
-    return abs(a - b) <= Fraction(1, 2 * 10**DIGITS)
+    return None if match is None else whole_number(match[1])

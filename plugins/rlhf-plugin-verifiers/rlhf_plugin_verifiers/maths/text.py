@@ -20,12 +20,21 @@ _FOLLOW_UP = re.compile(
     re.IGNORECASE,
 )
 """Where a model begins to write the next question, or to write the other side's turn."""
+_START_OF_REASONING = re.compile(r"<\s*think(?:ing)?\s*>", re.IGNORECASE)
+_END_OF_REASONING = re.compile(r"<\s*/\s*think(?:ing)?\s*>", re.IGNORECASE)
 _DIGIT = re.compile(r"[^\W\D]")
 
 
+def after_reasoning(text: str) -> str:
+    """The text after ``</think>``; nothing where reasoning opened by ``<think>`` never ends: what stands before it is
+    no final answer either."""
+    text = _END_OF_REASONING.split(text)[-1]
+    return "" if _START_OF_REASONING.search(text) else text
+
+
 def own_part(text: str) -> str:
-    """The text after ``</think>`` up to the first follow-up question after a digit; nothing of unended reasoning."""
-    text = text.rpartition("</think>")[2].partition("<think>")[0]
+    """The text :func:`after_reasoning`, up to the first follow-up question after a digit."""
+    text = after_reasoning(text)
     digit = _DIGIT.search(text)
     if digit is None:
         return text[-MAX_CHARACTERS:]
@@ -85,15 +94,18 @@ def without_plus(text: str) -> str:
     return _PLUS.sub(r"\1", text)
 
 
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|$)?")
+
+
 def boxes(text: str) -> list[tuple[int, int, str]]:
     r"""``(start, end, content)`` of every closed ``\boxed{...}``, ``\fbox{...}`` or ``\boxed 5``; nested ones only
     once."""
     closed_boxes: list[tuple[int, int, str]] = []
     end_of_last = unclosed = 0
-    for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):
+    for match in _BOX.finditer(text):
         if match.start() < end_of_last:
             continue
-        end = _closing(text, match.end()) if match[1] else _word_end(text, match.end())
+        end = closing_brace(text, match.end()) if match[1] else _word_end(text, match.end())
         if end is None:
             unclosed += 1
             if unclosed == MAX_UNCLOSED:
@@ -105,7 +117,13 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     return closed_boxes
 
 
-def _closing(text: str, start: int) -> int | None:
+def last_box_is_open(text: str) -> bool:
+    """Whether the last box of a text is never closed: the text breaks off in it."""
+    opened = [m for m in _BOX.finditer(text) if m[1] is not None]
+    return bool(opened) and closing_brace(text, opened[-1].end()) is None
+
+
+def closing_brace(text: str, start: int) -> int | None:
     """Place of the brace that closes the one before ``start``."""
     depth = 1
     for match in re.compile(r"\\[{}]|[{}]").finditer(text, start):
@@ -126,6 +144,9 @@ _FRAC = re.compile(r"\\[dtc]frac(?![a-z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|\{([^{}]+)\}\s*(\d)|(\d)\s*\{([^{}]+)\})")
 
 
+_GROUPED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+
+
 def unwrapped(text: str) -> str:
     """A text without font commands, dollars and LaTeX's spaces; ordinary spaces stay."""
     text = re.sub(r"\\[,;:! ]|\\q?quad(?![a-z])|~", " ", plain_digits(text).replace("$", ""))
@@ -137,12 +158,14 @@ def unwrapped(text: str) -> str:
 def canonical(text: str) -> str:
     """One spelling of what looks alike in print; equal results mean equal answers."""
     text = plain_digits(text.strip()).replace("\\\\", "\\") if "\\begin" not in text else plain_digits(text.strip())
+    text = re.sub(r"(?<=\d)(?:\s|\\[,;: ]|~|\\q?quad(?![a-z]))+(?=\d)", " ", text)
     text = _FRAC.sub(r"\\frac", _NOISE.sub("", text))
     text = _SHORT_FRAC.sub(_braced, text)
     for _ in range(3):
         text = _WRAPPER.sub(r"\1", text)
     text = re.sub(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))", "", text) if re.fullmatch(r"-?[\d,{}.]+", text) else text
-    text = re.sub(r"\s+", "", text).removesuffix(".").rstrip("\\")
+    text = re.sub(r" ", "", text) if _GROUPED.fullmatch(text) else text
+    text = re.sub(r"\s+(?!(?<=\d )\d)", "", text).removesuffix(".").rstrip("\\")
     text = re.sub(r"^(-?)\.(?=\d)", r"\g<1>0.", text)
     return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.data import Prompt
@@ -11,7 +12,9 @@ from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, is_formula, last_statement, stated_answer
 from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_letter, option, option_letter
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
+from rlhf_plugin_verifiers.maths.library import contradicts
 from rlhf_plugin_verifiers.maths.text import canonical, other_words, own_part, plain_digits, unwrapped, without_plus
+from rlhf_plugin_verifiers.number_forms import close, plain, same_number, whole_number
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
@@ -73,12 +76,18 @@ def is_right(stated: Stated | None, completion: str, gold: str, rules: Rules) ->
     if labelled is not None:
         return _picks(labelled, stated, completion, rules)
     if stated is None:
-        return equal(parsed(reference, gold, rules.targets), parsed(None, completion, rules.targets), rules)
+        values = parsed(reference, gold, rules.targets, True), parsed(None, completion, rules.targets)
+        return equal(*values, rules) and not any(contradicts(v, rules.digits, named=False) for v in values[1])
     if same_text(stated.latex, gold_latex):
         return True
+    numbers = [n for text in (gold_latex, stated.latex) if (n := whole_number(plain(canonical(text)))) is not None]
+    if len(numbers) == 2:
+        return same_number(numbers[0], numbers[1], partial(close, digits=rules.digits))
     if stated.boxed and other_words(stated.latex, gold_latex):
         return False
-    values = parsed(reference, gold, rules.targets), parsed(stated, completion, rules.targets)
+    values = parsed(reference, gold, rules.targets, True), parsed(stated, completion, rules.targets)
+    if "approx" not in stated.latex and any(contradicts(v, rules.digits, named=True) for v in values[1]):
+        return False
     return equal(*values, rules) or same_assignments(gold_latex, stated.latex, _same_value(rules))
 
 

@@ -55,9 +55,10 @@ class VerifierPool:
             self._idle.put(worker)
 
     def verify(self, samples: Sequence[Sample]) -> list[Score]:
-        """One verdict per sample, in order; ``timeout`` and ``error`` are statuses, never 0.0."""
+        """One verdict per sample, in order; ``timeout`` and ``error`` are statuses, never 0.0. Only a completion that
+        kept a verifier computing until its deadline is wrong (see :meth:`WorkerProcess.call`)."""
         rounds = math.ceil(len(samples) / len(self.workers))
-        budget = rounds * (self.timeout_s + self.start_timeout_s + 2 * EXIT_GRACE_S)
+        budget = rounds * 2 * (self.timeout_s + self.start_timeout_s + 2 * EXIT_GRACE_S)  # the reference's turn too
         calls = [self._threads.submit(self._call, s) for s in samples]
         return self._all(calls, f"to answer {len(samples)} calls", budget)
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ BOOT = (
 """Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
 SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
 """Names of variables that a worker does not inherit: it reads what a model wrote."""
+BUSY = 0.1
+"""Share of its deadline, and at least so many seconds, that a verifier has computed where the completion made it late,
+and not a machine that had no time for it."""
 EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
 
@@ -70,7 +74,8 @@ class WorkerProcess:
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
         made_by = " ".join(str(spec["component"].get(k, "")) for k in ("distribution", "version")).strip()
-        self.label = f"{spec['component']['kind']} '{self.name}'" + (f" ({made_by})" if made_by else "")
+        self.kind = str(spec["component"]["kind"])
+        self.label = f"{self.kind} '{self.name}'" + (f" ({made_by})" if made_by else "")
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = self.recycled = self.lost = 0
         self.closed = False
@@ -79,6 +84,8 @@ class WorkerProcess:
         self._channel: socket.socket | None = None
         self._calls = self._fresh = self._heard = 0
         self._buffer = b""
+        self._worked = 0.0
+        """Processor seconds of the process that was last too late."""
 
     def start(self) -> None:
         """Start the process and wait until its verifier is built."""
@@ -139,7 +146,23 @@ class WorkerProcess:
         return self.process is not None and self.pid != self.process.pid
 
     def call(self, sample: Sample, timeout_s: float) -> Score:
-        """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker."""
+        """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker.
+
+        A verifier that has computed until its deadline on a completion, but judges the reference answer in time, has
+        judged: what the policy wrote kept it from an answer, and is wrong.
+        """
+        worked_before, starts = processor_s(self.pid), self.starts
+        score = self._call(sample, timeout_s)
+        worked = self._worked - (worked_before if self.starts == starts else 0.0)
+        if score.status is not ScoreStatus.TIMEOUT or self.kind != "verifier" or worked < BUSY * max(1.0, timeout_s):
+            return score
+        reference = self._call(replace(sample, completion=sample.prompt.answer or ""), timeout_s)
+        if not reference.ok:
+            return score
+        parts = dict.fromkeys(reference.parts, 0.0)
+        return Score(0.0, parts, detail=f"wrong: {score.detail}, all of it spent on this completion")
+
+    def _call(self, sample: Sample, timeout_s: float) -> Score:
         try:
             if self.process is None:
                 self.start()
@@ -155,6 +178,7 @@ class WorkerProcess:
             return score
         except TimeoutError:
             self.lost += 1
+            self._worked = processor_s(self.pid)
             self.drop()
             late = f"{self.label} gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
             return Score.failed(ScoreStatus.TIMEOUT, late)
@@ -284,6 +308,15 @@ def resident_mb(pid: int) -> float:
     """Resident memory of a process; 0 where there is no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def processor_s(pid: int) -> float:
+    """Seconds that a process has computed; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0.0
 
