@@ -92,6 +92,35 @@ def test_what_a_template_writes_of_a_call_is_read_back(tokenizer: Any, family: s
 
 
 @every_family
+def test_values_of_every_kind_are_read_back_by_their_schema(tokenizer: Any, family: str) -> None:
+    number, text = {"type": "integer"}, {"type": "string"}
+    forms = {
+        "flag": {"type": "boolean"},
+        "off": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        "none": {"type": ["string", "null"]},
+        "count": {"oneOf": [number, {"type": "null"}]},
+        "place": {"$ref": "#/$defs/Place"},
+        "size": {"enum": [1, 2, "all"]},
+        "word": text,
+    }
+    place = {"type": "object", "properties": {"x": number, "far": {"type": "boolean"}}}
+    schema = {"type": "object", "properties": forms, "$defs": {"Place": place}}
+    tools = read_tools([{**ADD, "parameters": schema}], "test")
+    arguments = {
+        "flag": True,
+        "off": False,
+        "none": None,
+        "count": 5,
+        "place": {"x": 1, "far": True},
+        "size": 2,
+        "word": "True",
+    }
+    formatter = formatter_of(tokenizer, family)
+    turn = formatter.parse(formatter.encode_reply([ASKED], "", calling(call(0, **arguments)), tools), tools)
+    assert [(c.error, repr(dict(c.arguments))) for c in turn.calls] == [("", repr(arguments))]
+
+
+@every_family
 def test_a_bridge_continues_the_sampled_tokens_as_the_template_would(tokenizer: Any, family: str) -> None:
     formatter = formatter_of(tokenizer, family)
     prompt = formatter.encode([ASKED], TOOLS)

@@ -197,6 +197,38 @@ def test_a_tool_that_hangs_or_crashes_is_told_to_the_policy_and_the_others_answe
     assert rollout.score is None  # the run's reward judges the answer
 
 
+ENDS = """
+import asyncio, sys
+class Own(BaseException): pass
+class Mute(Exception):
+    def __str__(self): raise ValueError("no text")
+WAYS = {"exit": SystemExit("bye"), "interrupt": KeyboardInterrupt(), "own": Own("mine"), "mute": Mute(),
+        "cancelled": asyncio.CancelledError(), "value": ValueError("no such thing")}
+def end(how: str) -> str:
+    if how == "sys.exit": sys.exit(3)
+    if how in WAYS: raise WAYS[how]
+    return how
+"""
+
+
+def test_whatever_a_tool_raises_is_read_by_the_policy_and_the_others_answer(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS)
+    ways = {
+        "exit": "SystemExit: bye",
+        "sys.exit": "SystemExit: 3",
+        "interrupt": "KeyboardInterrupt",
+        "own": "Own: mine",
+        "mute": "Mute",
+        "cancelled": "CancelledError",
+        "value": "ValueError: no such thing",
+    }
+    calls = [f'<tool_call>\n{{"name": "end", "arguments": {{"how": "{how}"}}}}\n</tool_call>' for how in (*ways, "ok")]
+    environment = {"name": "tools", "tools": [], "files": [str(tmp_path / "ends.py")]}
+    (rollout,) = stage.play({"p": ["\n".join(calls), "done"]}, environment)
+    assert results(rollout) == [*(("error", f"Error: {text}") for text in ways.values()), ("ok", "ok")]
+    assert (rollout.info["ended"], rollout.score) == ("answer", None)
+
+
 def test_two_tools_of_one_name_are_refused_before_any_work(naughty: Path) -> None:
     chosen = Registry(disabled=()).load("environment", "twice")()
     with pytest.raises(ConfigError, match="offers two tools called 'do'"):

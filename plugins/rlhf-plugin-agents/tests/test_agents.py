@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_core.config import ConfigError
-from rlhf_core.data import DatasetError, Prompt
+from rlhf_core.data import DatasetError, Prompt, ToolCall
 from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig, ZeroShotConfig
 from rlhf_plugin_agents.agents.react import written_call
@@ -179,6 +180,23 @@ def test_a_replay_names_what_differs(box: ToolBox) -> None:
     assert "request 2 differs from what was recorded" in again.error
     other = ReactConfig().make(ReplayBackend([first])).run("How wide?", box)
     assert "its first request differs" in other.error
+
+
+@pytest.mark.parametrize("raised", [SystemExit("bye"), KeyboardInterrupt("stop"), OSError("no")], ids=repr)
+def test_whatever_a_tool_raises_is_read_by_the_agent_and_ctrl_c_is_not_a_tools(
+    box: ToolBox, raised: BaseException
+) -> None:
+    def answer(name: str, arguments: Any) -> str:
+        raise raised
+
+    ends = ToolBox(box.specs, answer)
+    call = ToolCall("search", {"query": "Telle"})
+    with ThreadPoolExecutor(1) as plays:  # where `rlhf eval` plays
+        record = plays.submit(ends.call, call).result()
+    assert (record.status, record.result) == ("error", f"Error: {type(raised).__name__}: {raised}")
+    if isinstance(raised, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            ends.call(call)
 
 
 def test_another_version_is_refused() -> None:

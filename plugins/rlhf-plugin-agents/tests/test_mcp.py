@@ -34,6 +34,8 @@ def price(item: str) -> str:
         time.sleep(600)
     if item == "none":
         raise ValueError("no such item")
+    if item == "exit":
+        sys.exit("bye")
     if item == "change":
         server.tool(name="extra")(lambda text: text)
     return f"{item} costs {len(item)}"
@@ -94,10 +96,12 @@ def test_in_process_a_server_answers_and_one_that_changes_is_refused(script: Pat
     settings = pinned(f"import:{script.stem}:server")
     (tool,) = settings.offered()
     assert (tool["function"]["name"], tool["function"]["description"]) == ("price", "The price of an item.")
-    answers = ask(settings, "tea", "none", "change", "tea")
+    answers = ask(settings, "tea", "none", "exit", "change", "tea")
     assert answers[0] == "tea costs 3"
     assert answers[1] == "Error: Error executing tool price"
-    assert "has changed its tools" in answers[3]
+    assert answers[2] == "Error: SystemExit: bye", "neither this process nor the connection has ended"
+    assert answers[3] == "change costs 6"
+    assert "has changed its tools" in answers[4]
     changed = settings.model_copy(update={"timeout_s": 7.0})  # another key: asked again
     with pytest.raises(ConfigError, match="has changed its tools") as refused:
         changed.offered()

@@ -47,7 +47,7 @@ def main(descriptor: int, parent: int) -> None:
     limit_memory(spec["memory_mb"])
     try:
         environment = build(spec)
-    except Exception as error:
+    except BaseException as error:
         control.sendall(pack({"failed": explain(error)}))
         return
     control.sendall(pack({"ready": os.getpid()}))

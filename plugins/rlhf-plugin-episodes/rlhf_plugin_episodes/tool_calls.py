@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_core.config import PluginError
 from rlhf_core.data import Tool, ToolCall
-from rlhf_core.data.jsonl import NotJson, read_whole
 from rlhf_core.data.tools import check_format, load_format, tool_formats
 from rlhf_core.models.tool_templates import ASKED, CALLING, KEY, NAME, PROBE_TOOL, VALUE, fill, template_text
 from rlhf_core.types.messages import AssistantTurn, tool_name
-from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, Plain, RawToolCall, ToolFormat
+from rlhf_plugin_episodes.tool_arguments import read_arguments
+from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, Plain, RawToolCall, ToolFormat, joined
 
 log = logging.getLogger("rlhf.models")
 ID = re.compile(r"[A-Za-z0-9]{9}\Z")
@@ -23,8 +23,6 @@ THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
 UNFINISHED = re.compile(r"\A\s*<think>(.*)\Z", re.DOTALL)
 LAST = ("hermes", "plain")
 """Formats of many families: they are tried on a chat template after all others."""
-SHOWN = 200
-"""Characters of what a policy wrote that an error repeats."""
 
 
 def turn_reader(tokenizer: Any, name: str) -> Callable[..., AssistantTurn]:
@@ -40,14 +38,19 @@ def parse_turn(
     if not tools:
         return AssistantTurn(content, (), reasoning)
     taken = tool_format.take(content)
+    names = {*map(tool_name, tools)}
+    written = [call for call in taken.calls if not call.bare or call.name in names]
+    others = [call.written for call in taken.calls if call.bare and call.name not in names]
+    if not written:
+        return AssistantTurn(content, (), reasoning)
     why = "; the turn was cut at its limit of tokens" if cut else ""
     calls: list[ToolCall] = []
     ids: set[str] = set()
-    for n, call in enumerate(taken.calls):
+    for n, call in enumerate(written):
         name = call.id if ID.match(call.id) and call.id not in ids else f"call{earlier + n:05d}"
         ids.add(name)
-        calls.append(checked(call, tools, name, why if n == len(taken.calls) - 1 else ""))
-    return AssistantTurn(taken.content if calls else content, tuple(calls), reasoning)
+        calls.append(checked(call, tools, name, why if n == len(written) - 1 else ""))
+    return AssistantTurn(joined([taken.content, *others]) if others else taken.content, tuple(calls), reasoning)
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
@@ -64,65 +67,10 @@ def checked(call: RawToolCall, tools: Sequence[Tool], id: str, why: str = "") ->
     error = f"{call.error}{why}" if call.error else ""
     arguments: Any = call.arguments
     if not error:
-        arguments, error = _arguments(call, tools)
+        arguments, error = read_arguments(call, tools)
     if error:
         return ToolCall(call.name, id=id, error=error, written=call.written or call.name)
     return ToolCall(call.name, arguments, id)
-
-
-def _arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
-    """(Arguments, what is wrong with them)."""
-    tool = next((t for t in tools if tool_name(t) == call.name), None)
-    if tool is None:
-        names = ", ".join(map(tool_name, tools)) or "none"
-        return None, f"there is no tool {call.name[:SHOWN]!r}; the tools are: {names}"
-    parameters = tool["function"].get("parameters") or {}
-    arguments = call.arguments if call.typed else _typed(call.arguments, parameters)
-    if isinstance(arguments, str):  # OpenAI's form: JSON inside JSON
-        try:
-            arguments = read_whole(arguments)
-        except NotJson as error:
-            return None, f"the arguments of {call.name!r} are not valid JSON: {error}"
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, Mapping):
-        return None, f"the arguments of {call.name!r} must be an object, not {type(arguments).__name__}"
-    return arguments, _violation(call.name, arguments, parameters)
-
-
-def _violation(name: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
-    """The first thing in which arguments break a schema; "" if nothing."""
-    from jsonschema import Draft202012Validator, ValidationError
-    from jsonschema.exceptions import best_match
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-
-    try:
-        validator = validator_for(parameters, Draft202012Validator)
-        nothing_fetched: Any = Registry()
-        error: ValidationError | None = best_match(
-            validator(parameters, registry=nothing_fetched).iter_errors(arguments)
-        )
-    except RecursionError:
-        return f"the arguments of {name!r} are nested too deeply"
-    except Exception as problem:  # a $ref that leads nowhere, a pattern that is none: the tool's fault, said to all
-        return f"the arguments of {name!r} cannot be held against its schema: {type(problem).__name__}: {problem}"[:500]
-    if error is None:
-        return ""
-    return f"the arguments of {name!r} break its schema at {error.json_path}: {error.message}"[:500]
-
-
-def _typed(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts read as JSON where the schema does not ask for a text, and left as they are where they are none."""
-    properties: Mapping[str, Any] = parameters.get("properties") or {}
-    row: dict[str, Any] = {}
-    for name, text in arguments.items():
-        kind = properties.get(name, {}).get("type", "string") if isinstance(properties.get(name), Mapping) else "string"
-        try:
-            row[name] = text if kind == "string" else read_whole(text)
-        except NotJson:
-            row[name] = text
-    return row
 
 
 def format_named(name: str) -> ToolFormat:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from rlhf_core.data.jsonl import NotJson, read_value
 
 ARGUMENTS = ("arguments", "parameters")
-_NAMED = re.compile(r'\{\s*"(name|function)"\s*:')
+_NAMED = re.compile(r'\{\s*"(?:(?:name|function)"\s*:|type"\s*:\s*"function")')
 _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
 
 
@@ -27,7 +27,9 @@ class RawToolCall(NamedTuple):
     id: str = ""
     error: str = ""
     typed: bool = True
-    """False where every argument is a text, to be read by the type in the tool's schema."""
+    """False where every argument is a text, to be read by the tool's schema."""
+    bare: bool = False
+    """True where nothing beside it says that it is a call: it is one if it names a tool of the prompt, else text."""
 
 
 class ParsedToolCalls(NamedTuple):
@@ -56,7 +58,7 @@ def call_from(value: Any, written: str) -> RawToolCall:
     name = inner.get("name", inner.get("function"))
     if not isinstance(name, str) or not name:
         return RawToolCall(written, error='the call has no "name"')
-    arguments = next((inner[key] for key in ARGUMENTS if key in inner), {})
+    arguments = next((inner[key] for key in ARGUMENTS if key in inner), None)
     return RawToolCall(written, name, arguments, str(value.get("id") or ""))
 
 
@@ -67,9 +69,16 @@ def calls_from(values: list[Any]) -> list[RawToolCall]:
 
 
 def broken(written: str, error: NotJson) -> RawToolCall:
-    """A call that is no JSON; its name where that can still be told."""
-    name = re.search(r'"name"\s*:\s*"([^"\\]{1,128})"', written[:1000])
-    return RawToolCall(written, name[1] if name else "", error=f"the call is not valid JSON: {error}")
+    """A call that is no JSON; its name where that can still be told, outside of whole objects in it first."""
+    head = written[:1000]
+    names = (re.search(r'"name"\s*:\s*"([^"\\]{1,128})"', text) for text in (re.sub(r"\{[^{}]*\}", "", head), head))
+    name = next((name[1] for name in names if name), "")
+    return RawToolCall(written, name, error=f"the call is not valid JSON: {error}")
+
+
+def alone(call: RawToolCall) -> RawToolCall:
+    """The call of an object that stands alone: an answer may be JSON too, and have a name."""
+    return call._replace(bare=not call.name or call.arguments is None)
 
 
 class Hermes:
@@ -120,11 +129,8 @@ class Plain:
             return Hermes().take(text)
         fence = _FENCE.search(text)
         body = fence[1] if fence else text
-        start = body.lstrip()
-        if not _NAMED.match(start.lstrip("[ \t\r\n") if start.startswith("[") else start):
-            return ParsedToolCalls(text, [])
         around = [text[: fence.start()], text[fence.end() :]] if fence else []
-        calls, rest = _array(body) if start.startswith("[") else objects(body, ";,")
+        calls, rest = _array(body) if body.lstrip().startswith("[") else objects(body)
         return ParsedToolCalls(joined([*around[:1], rest, *around[1:]]), calls)
 
 
@@ -133,24 +139,25 @@ def _array(text: str) -> tuple[list[RawToolCall], str]:
     try:
         value, end = read_value(text)
     except NotJson as error:
-        return [broken(text.strip(), error)], ""
-    return calls_from(value), text[end:]
+        call = broken(text.strip(), error)
+        return [call._replace(bare=not _NAMED.match(call.written.lstrip("[ \t\r\n")))], ""
+    return [*map(alone, calls_from(value))], text[end:]
 
 
-def objects(text: str, between: str) -> tuple[list[RawToolCall], str]:
-    """(JSON objects one after the other, the text after them)."""
+def objects(text: str) -> tuple[list[RawToolCall], str]:
+    """(JSON objects one after the other, ``;``, ``,`` or blanks between them, the text after them)."""
     calls: list[RawToolCall] = []
     at = 0
     while True:
-        rest = text[at:].lstrip(between + " \t\r\n")
+        rest = text[at:].lstrip(";, \t\r\n")
         at = len(text) - len(rest)
         if not rest.startswith("{"):
             return calls, rest
         try:
             value, end = read_value(text, at)
         except NotJson as error:
-            return [*calls, broken(rest.strip(), error)], ""
-        calls.append(call_from(value, text[at:end]))
+            return [*calls, broken(rest.strip(), error)._replace(bare=not _NAMED.match(rest))], ""
+        calls.append(alone(call_from(value, text[at:end])))
         at = end
 
 
@@ -162,12 +169,16 @@ def joined(pieces: list[str]) -> str:
 class QwenXml:
     """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``: Qwen 3 Coder, 3.5."""
 
-    _BLOCK = re.compile(r"<tool_call>\s*(<function=.*?)(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
-    _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(</function>|$)", re.DOTALL)
-    _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?(</parameter>|(?=<parameter=)|$)", re.DOTALL)
+    _BLOCK = re.compile(
+        r"<tool_call>\s*(<function=.*?)(?:(?<=</function>)\s*</tool_call>|(?=<tool_call>\s*<function=)|\Z)", re.DOTALL
+    )
+    _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(</function>\s*\Z|\Z)", re.DOTALL)
+    _PARAMETER = re.compile(
+        r"<parameter=([^>\n]+)>\n?(.*?)\n?(</parameter>(?=\s*(?:<parameter=|\Z))|(?=<parameter=)|\Z)", re.DOTALL
+    )
 
     def take(self, text: str) -> ParsedToolCalls:
-        """Values are texts, typed by the schema later on."""
+        """Values are texts, typed by the schema later on; marks of other places inside them are text."""
         calls = [self._call(block[1]) for block in self._BLOCK.finditer(text)]
         return ParsedToolCalls(joined(self._BLOCK.split(text)[::2]), calls)
 
@@ -180,11 +191,11 @@ class QwenXml:
         names = [p[1].strip() for p in parameters]
         error = ""
         if not closed or any(not p[3] for p in parameters):
-            error = "the call has no end: </parameter> or </function> is missing"
+            error = "the call has no end: </parameter> or </function></tool_call> is missing"
         elif len(set(names)) < len(names):
             error = f"the parameter {next(n for n in names if names.count(n) > 1)!r} occurs twice"
-        elif self._PARAMETER.sub("", body).strip() or block[function.end() :].strip():
-            error = "text stands between the parameters of the call, or after it"
+        elif self._PARAMETER.sub("", body).strip():
+            error = "text stands between the parameters of the call"
         return RawToolCall(block.strip(), name, dict(zip(names, (p[2] for p in parameters))), error=error, typed=False)
 
 
@@ -192,17 +203,15 @@ class Llama3:
     TAG = "<|python_tag|>"
 
     def take(self, text: str) -> ParsedToolCalls:
-        """Objects one after the other, ``;`` or blanks between them; any other turn is text."""
+        """Objects one after the other; any other turn is text."""
         before, tag, body = text.partition(self.TAG)
         if not tag:
             before, body = "", text
-        if not tag and not _NAMED.match(body.lstrip()):
-            return ParsedToolCalls(text, [])
         if tag and not body.lstrip().startswith("{"):
             error = "after <|python_tag|> stands no JSON object with name and parameters"
             return ParsedToolCalls(before, [RawToolCall(body.strip(), error=error)])
-        calls, rest = objects(body, ";,")
-        return ParsedToolCalls(joined([before, rest]), calls)
+        calls, rest = objects(body)
+        return ParsedToolCalls(joined([before, rest]), [c._replace(bare=c.bare and not tag) for c in calls])
 
 
 class Mistral:

@@ -14,6 +14,15 @@ from rlhf_plugin_episodes.config import ToolsEnvironmentConfig
 from rlhf_plugin_episodes.functions import load_functions
 
 
+def error_text(error: BaseException) -> str:
+    """What the policy reads of anything that a tool raised, also where its text cannot be had."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    return f"Error: {type(error).__name__}: {text}".rstrip(": ")
+
+
 class ToolsEnvironment:
     """Calls tools by their names; it has no score of its own."""
 
@@ -43,8 +52,8 @@ class ToolsEnvironment:
             return ToolResult(f"Error: there is no tool '{call.name}' here", TurnStatus.ERROR)
         try:
             return self.tools[call.name].call(**call.arguments)
-        except Exception as error:
-            return ToolResult(f"Error: {type(error).__name__}: {error}", TurnStatus.ERROR)
+        except BaseException as error:  # sys.exit too: nothing but the call is over
+            return ToolResult(error_text(error), TurnStatus.ERROR)
 
     def score(self, sample: Sample) -> Score | None:
         """None: the run's reward judges the answer."""

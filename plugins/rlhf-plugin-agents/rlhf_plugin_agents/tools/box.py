@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from threading import current_thread, main_thread
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -15,6 +16,7 @@ from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.trajectory import CallRecord
 from rlhf_plugin_episodes.config import ToolConfig
+from rlhf_plugin_episodes.tools import error_text
 
 Answer = Callable[[str, Mapping[str, Any]], str]
 Wrapper = Callable[[str, Mapping[str, Any], Answer], str]
@@ -77,5 +79,7 @@ class ToolBox:
             raise
         except ToolError as error:
             return f"Error: {error}", "error"
-        except Exception as error:
-            return f"Error: {type(error).__name__}: {error}", "error"
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():  # Ctrl-C
+                raise
+            return error_text(error), "error"

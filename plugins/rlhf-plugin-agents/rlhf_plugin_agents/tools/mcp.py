@@ -34,7 +34,7 @@ class McpConnection:
     def __init__(self, settings: McpServer) -> None:
         self.settings = settings
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
         self._thread.start()
         self._leave, self._ready = asyncio.Event(), threading.Event()
         self._client: Any = None
@@ -52,6 +52,15 @@ class McpConnection:
         except BaseException:
             self.close()
             raise
+
+    def _run(self) -> None:
+        """Run the loop until it is stopped: what ends a tool of this process (``sys.exit``) ends no more than that."""
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException as error:
+                self._failure = error
 
     async def _serve(self) -> None:
         """Hold the connection open; it must be left by the task that entered it."""
@@ -81,7 +90,9 @@ class McpConnection:
             raise ToolError(f"{what} did not answer in {seconds:g} s") from error
         except CancelledError as error:
             raise ToolError(f"the tool's server ended during {what}") from error
-        except Exception as error:
+        except BaseException as error:
+            if not future.done():  # Ctrl-C
+                raise
             late = "timed out" in str(error).lower()
             raise ToolError(f"{what} did not answer in {seconds:g} s" if late else _cause(error)) from error
 

@@ -197,6 +197,6 @@ def lines_of(channel: socket.socket) -> Generator[bytes]:
         yield from iter(stream.readline, b"")
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
     """An exception in one line; of ours, what it says."""
     return str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}"
