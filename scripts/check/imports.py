@@ -27,7 +27,7 @@ TOPICS = tuple(
 )
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
-    "rlhf-plugin-native": 14,
+    "rlhf-plugin-native": 13,
     "rlhf-plugin-episodes": 15,
     "rlhf-plugin-launchers": 14,
     "rlhf-plugin-preflight": 63,

@@ -8,7 +8,6 @@ from typing import Any
 
 from rlhf_core.data import Tool
 from rlhf_core.data.jsonl import NotJson, read_whole
-from rlhf_core.types.messages import tool_name
 from rlhf_plugin_episodes.tool_formats import RawToolCall
 
 SHOWN = 200
@@ -21,9 +20,9 @@ MOST_ROWS = 256
 
 def read_arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
     """(Arguments, what is wrong with them)."""
-    tool = next((t for t in tools if tool_name(t) == call.name), None)
+    tool = next((t for t in tools if t["function"]["name"] == call.name), None)
     if tool is None:
-        names = ", ".join(map(tool_name, tools)) or "none"
+        names = ", ".join(str(t["function"]["name"]) for t in tools) or "none"
         return None, f"there is no tool {call.name[:SHOWN]!r}; the tools are: {names}"
     arguments = call.arguments
     if isinstance(arguments, str):  # OpenAI's form: JSON inside JSON

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from rlhf_core.cli import complete, print_turn
+from rlhf_core.data.files import FileRows, parse_json, read_parquet, read_text
+from rlhf_core.data.jsonl import flaw_of
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
-    from rlhf_core.data.files import FileRows
     from rlhf_core.models import Formatter
     from rlhf_core.rollouts import Rollout
 
@@ -34,7 +35,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
     ``prompt`` or ``messages``, or else a prompt in each line that is not empty."""
     from rlhf_core.config import ConfigError
     from rlhf_core.data import Prompt
-    from rlhf_core.data.jsonl import flaw_of
 
     if not texts and not files:
         raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
@@ -52,7 +52,6 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
 
 def _rows_of(file: str, lines: bool) -> list[PromptRow]:
     from rlhf_core.data import DatasetError, Prompt, check_file
-    from rlhf_core.data.files import parse_json, read_parquet, read_text
 
     name, stem = ("stdin", "stdin") if file == STDIN else (file, Path(file).stem)
     if file != STDIN:
@@ -77,7 +76,6 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
 
 def _lines(text: str, name: str) -> FileRows:
     from rlhf_core.data import DatasetError
-    from rlhf_core.data.files import FileRows
 
     numbered = [(n, line.rstrip("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:

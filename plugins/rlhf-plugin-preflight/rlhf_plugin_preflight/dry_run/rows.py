@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext, RunConfig
 from rlhf_core.data import DatasetError, Datasets, PreferencePair, Prompt
+from rlhf_core.data.hub import hub_or_cache, hub_reachable
 from rlhf_core.models import ModelError
 from rlhf_core.runs.launch.rows import remote_sources
 from rlhf_core.types.messages import Demonstration, UnpairedPreference
@@ -58,8 +59,6 @@ def check_hub_dataset(source: Any) -> None:
     """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded."""
     import datasets
 
-    from rlhf_core.data.hub import hub_or_cache
-
     path, subset = str(source.path), getattr(source, "subset", None)
     try:
         with hub_or_cache():
@@ -84,7 +83,6 @@ def check_hub_model(path: str, where: str) -> None:
     from transformers import AutoConfig
 
     from rlhf_core.models.paths import model_place
-    from rlhf_core.models.sources import hub_reachable
 
     if path == "pocket" or Path(model_place(path)).expanduser().exists():
         return
