@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.data.completions import SampledPrompts
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
 
@@ -61,6 +62,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
         for p in datasets.prompts(split)
         if source_rewards.get(p.source, ctx.config.reward) is config
     ]
+    sampled = getattr(ctx.config, "trainer", None) is not None  # completions that exist already have their form
     if getattr(config.verifier, "needs_answer", False):
         answered = {p.source for p in checked_prompts if p.answer is not None}
         for source in dict.fromkeys(p.source for p in checked_prompts):
@@ -70,7 +72,8 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
                     why=f"verifier '{config.verifier.name}' compares with them",
                     fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
                 )
-    sampled = getattr(ctx.config, "trainer", None) is not None  # completions that exist already have their form
+        if not sampled and not isinstance(datasets, SampledPrompts):  # a measurement of pairs, which has --max-missing
+            checked_prompts = [p for p in checked_prompts if p.answer is not None]
     refused = [(p, why) for p in checked_prompts if (why := config.check_prompt(p, sampled=sampled)) is not None]
     if refused:
         prompt, why = refused[0]

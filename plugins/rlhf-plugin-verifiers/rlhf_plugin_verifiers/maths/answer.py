@@ -20,7 +20,6 @@ class Stated(NamedTuple):
 NO_ANSWER = Stated("", False)
 """Of a text that cannot have an answer, whatever else stands in it: its last box is never closed."""
 
-_JOINED = re.compile(r"(?:[\s,;.$&]|\\(?:quad|qquad|text|,|;|!|\(|\)|\[|\])|[{}]|\b(?:and|or)\b){0,40}", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z]+")
 _TEXT_AND = re.compile(r"\$?\s*(?:\\(?:text|textrm|mathrm)\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*\$?")
 
