@@ -168,6 +168,42 @@ def test_a_list_that_does_not_end_is_refused(script: Path) -> None:
     connection.close()
 
 
+TASKS = """
+import json, sys
+schema = {"type": "object", "properties": {"item": {"type": "string"}}}
+tools = [{"name": name, "inputSchema": schema, **({"execution": {"taskSupport": how}} if how else {})}
+         for name, how in (one.split("=") for one in sys.argv[1:])]
+for line in sys.stdin:
+    request = json.loads(line)
+    answers = {"tools/list": {"tools": tools}, "tools/call": {"content": [{"type": "text", "text": "done"}]}}
+    answers["initialize"] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                             "serverInfo": {"name": "old", "version": "1"}}
+    answer = {"result": answers[request["method"]]} if request["method"] in answers else {
+        "error": {"code": -32601, "message": "there is no such method"}}
+    if "id" in request:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
+"""
+
+
+def test_a_tool_that_needs_what_the_client_lacks_is_not_offered_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    server = f"{sys.executable} -S {tmp_path / 'tasks.py'} price= slow=required both=optional"
+    settings = pinned(server)
+    caplog.clear()
+    names = [tool["function"]["name"] for tool in settings.offered()]
+    assert names == ["price", "both"]
+    assert "are not offered: these are called as MCP tasks alone, which this client does not speak: slow" in caplog.text
+    assert ask(settings, "tea") == ["done"], "the pin is that of what is offered"
+    caplog.clear()
+    with pytest.raises(ConfigError, match="no tool 'slow' to call") as refused:
+        settings.model_copy(update={"only": ("slow",)}).offered()
+    assert "MCP tasks alone" in str(refused.value)
+    with pytest.raises(ConfigError, match="has no tools to call"):
+        McpServer(server=f"{sys.executable} -S {tmp_path / 'tasks.py'} slow=required").offered()
+
+
 @pytest.mark.slow
 def test_a_command_that_never_answers_is_ended(tmp_path: Path) -> None:
     note = tmp_path / "pid"

@@ -37,6 +37,8 @@ class McpConnection:
         self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
         self._thread.start()
         self._leave, self._ready = asyncio.Event(), threading.Event()
+        self.left_out: list[str] = []
+        """Tools of the last list that are called as MCP tasks alone, which this client does not speak."""
         self._client: Any = None
         self._failure: BaseException | None = None
         self._serving = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
@@ -97,8 +99,9 @@ class McpConnection:
             raise ToolError(f"{what} did not answer in {seconds:g} s" if late else _cause(error)) from error
 
     def tools(self) -> list[Tool]:
-        """What the server offers now, the chosen ones of it, in OpenAI's form."""
+        """What the server offers now, the chosen ones of it that this client can call, in OpenAI's form."""
         listed: list[Tool] = []
+        self.left_out = []
         cursor: str | None = None
         seen: set[str] = set()
         end = time.monotonic() + self.settings.timeout_s
@@ -110,6 +113,9 @@ class McpConnection:
                 lambda client, at=cursor: client.list_tools(cursor=at, cache_mode="refresh"), "the list", left
             )
             for tool in page.tools:
+                if tool.execution is not None and tool.execution.task_support == "required":
+                    self.left_out.append(tool.name)
+                    continue
                 function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
                 listed.append({"type": "function", "function": function})
             cursor = page.next_cursor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,6 +16,8 @@ from rlhf_core.config import BuildContext, Config, ConfigError
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_episodes.config import EnvironmentConfig, ToolConfig
+
+log = logging.getLogger("rlhf.agents")
 
 
 class McpServer(Config):
@@ -83,10 +86,17 @@ def _offered(written: str) -> tuple[Tool, ...]:
     finally:
         connection.close()
     names = [t["function"]["name"] for t in tools]
+    tasks = "these are called as MCP tasks alone, which this client does not speak: " + ", ".join(connection.left_out)
     unknown = [name for name in settings.only if name not in names]
     if unknown or not names:
-        what = f"no tool '{unknown[0]}'" if unknown else "no tools"
-        raise ConfigError(f"the MCP server '{settings.shown}' has {what}", fix=f"there are: {', '.join(names)}")
+        none = f"no tool '{unknown[0]}'" if unknown else "no tools"
+        raise ConfigError(
+            f"the MCP server '{settings.shown}' has {none} to call",
+            why=tasks if connection.left_out else "",
+            fix=f"there are: {', '.join(names)}" if names else "another server",
+        )
+    if connection.left_out and not settings.only:
+        log.warning("tools of the MCP server '%s' are not offered: %s", settings.shown, tasks)
     pin = pin_of(tools)
     if settings.pin != pin:
         raise ConfigError(
