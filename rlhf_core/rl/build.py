@@ -36,9 +36,11 @@ from rlhf_core.training.policy_evaluator import PolicyEvaluator
 from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule, ReferencePolicy
 from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.weight_sync import (
+    DriftCheck,
     SamplerPolicy,
     WeightSync,
     WholeWeights,
+    drift_bound,
     keeps_own_weights,
     trained_names,
     weights_to_sample,
@@ -77,6 +79,8 @@ class RolloutParts:
     forward_check: ForwardCheck | None
     """Of a :class:`PolicyModule`; None for another module."""
     trained: TrainableModule
+    drift_bound: float
+    """Nats per token between engine and policy at which a run ends."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,16 @@ def build_online(
     return OnlineParts(
         **vars(parts),
         advantages=AdvantageStep(estimator, parts.reference, module, micro_batcher, learner.no_grad, zero, config),
-        update=UpdateStep(learner, module, micro_batcher, strategy, config, ctx.session, ctx.seed),
+        update=UpdateStep(
+            learner,
+            module,
+            micro_batcher,
+            strategy,
+            config,
+            ctx.session,
+            ctx.seed,
+            DriftCheck(config.drift_check, ctx.session.counts, parts.drift_bound),
+        ),
         critic_warmup_steps=trained.critic.warmup_steps if trained.critic else 0,
     )
 
@@ -159,6 +172,9 @@ class PartsBuilder:
             ),
             forward_check=forward_check,
             trained=trained,
+            drift_bound=drift_bound(
+                engine, self.model, corrected=self.online is None or self.online.correction != "off"
+            ),
         )
 
     def _rewards(self) -> RewardManager:

@@ -174,10 +174,10 @@ class UpdateStep:
     config: OnlineTrainerConfig
     session: RunSession
     seed: int
+    drift: DriftCheck
 
     def __post_init__(self) -> None:
         self.updates_per_step = self.config.updates_per_step
-        self.drift = DriftCheck(self.config.drift_check, self.session.counts)
 
     def __call__(
         self,

@@ -26,7 +26,8 @@ class OptimizerSettings(Config):
     eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     warmup_steps: int = Field(default=0, ge=0)
-    """Optimizer updates over which the learning rate rises linearly from 0."""
+    """Optimizer updates over which the learning rate rises: the n-th of N has n/N of it, where transformers (TRL, verl)
+    gives it (n - 1)/N, and the first update changes nothing."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     max_grad_norm: float = Field(default=1.0, gt=0)
 

@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.distributed.group import engine_on_every_rank
 from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
+from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
 from rlhf_core.types.errors import EngineUnavailable, RlhfError
@@ -169,8 +170,10 @@ LEAST = 1e-3
 """Difference that is never worth a word, nats."""
 GROWTH = 5.0
 """Times the difference of the first batch compared that later ones may reach, up to the tolerance."""
+BEYOND_ROUNDING = 0.1
+"""Difference that no rounding in bfloat16 makes of a whole batch; in float32 ``TOLERANCE`` is as far from any."""
 GROSS = 0.5
-"""Difference at which a run cannot go on: a typical ratio of a token is off by 1.6."""
+"""Difference at which no correction helps: a typical ratio of a token is off by 1.6."""
 STANDARD_ERRORS = 4.0
 Action = Literal["stop", "warn", "off"]
 
@@ -199,11 +202,21 @@ class Drift:
         return self.mean - STANDARD_ERRORS * self.error > limit
 
 
-class DriftCheck:
-    """Warns when engine and trainer part, again whenever the difference has doubled; stops when it is gross."""
+def drift_bound(engine: Any, model: torch.nn.Module, *, corrected: bool) -> float:
+    """Nats per token at which a run ends: where rounding cannot be the cause, by what engine (its ``dtype``, if it has
+    one) and policy compute in; more where importance weights correct for the difference.
+    """
+    if corrected:
+        return GROSS
+    exact = compute_dtype(model) == torch.float32 and str(getattr(engine, "dtype", "float32")).endswith("float32")
+    return TOLERANCE if exact else BEYOND_ROUNDING
 
-    def __init__(self, action: Action, counts: Counter[str]) -> None:
-        self.action, self.counts = action, counts
+
+class DriftCheck:
+    """Warns when engine and trainer part, again whenever the difference has doubled; stops beyond ``bound`` nats."""
+
+    def __init__(self, action: Action, counts: Counter[str], bound: float = GROSS) -> None:
+        self.action, self.counts, self.bound = action, counts, bound
         self.first: float | None = None
         self.compared = False
         self.warned = 0.0
@@ -217,11 +230,11 @@ class DriftCheck:
             self.warned = drift.mean
             self.counts["drift_warnings"] += 1
             log.warning("%s", self._message(step, drift, limit, staleness))
-        if not staleness and self.action == "stop" and drift.above(GROSS):
+        if not staleness and self.action == "stop" and drift.above(self.bound):
             raise RlhfError(
-                f"step {step}: the rollout engine's logprobs are {drift.mean:.2f} nats per token from the trainer's",
-                why=f"more than {GROSS:g} is not rounding: the completions are not from the policy that learns from "
-                f"them. {self._cause()}",
+                f"step {step}: the rollout engine's logprobs are {drift.mean:.2g} nats per token from the trainer's",
+                why=f"more than {self.bound:g} is not rounding: the completions are not from the policy that learns "
+                f"from them. {self._cause()}",
                 fix="repair the engine and resume from the last checkpoint; --set trainer.drift_check=warn goes on",
             )
         if not staleness and not self.compared:

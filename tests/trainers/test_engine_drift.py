@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,26 @@ import torch
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.training.learner import core_metrics
-from rlhf_core.training.weight_sync import Drift, DriftCheck
+from rlhf_core.training.weight_sync import BEYOND_ROUNDING, GROSS, TOLERANCE, Drift, DriftCheck, drift_bound
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.errors import RlhfError
 from rlhf_plugin_native.engine import NativeEngine
 
 from .conftest import ONLINE, Train
+
+
+class ColderEngine(NativeEngine):
+    """Samples at half the temperature that it is asked for, as a server might; reports what it sampled from."""
+
+    def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
+        return super().generate(requests, replace(sampling, temperature=sampling.temperature / 2), policy_version)
+
+
+class ColderConfig(ComponentConfig):
+    name: str = "colder"
+
+    def build(self, ctx: BuildContext) -> NativeEngine:
+        return ColderEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context)
 
 
 class UnsyncedConfig(ComponentConfig):
@@ -31,7 +47,10 @@ class UnsyncedConfig(ComponentConfig):
         return NativeEngine(copy.deepcopy(ctx.policy.model), ctx.policy.tokenizer, ctx.policy.context)
 
 
-COMPONENTS = {("rollout", "unsynced"): f"{__name__}:UnsyncedConfig"}
+COMPONENTS = {
+    ("rollout", "unsynced"): f"{__name__}:UnsyncedConfig",
+    ("rollout", "colder"): f"{__name__}:ColderConfig",
+}
 FAST = {"eval_samples": 0, "steps": 4, "gold_samples": 0, "optimizer": {"learning_rate": 0.003, "warmup_steps": 0}}
 
 
@@ -53,6 +72,37 @@ def test_gross_drift_ends_the_run_by_default(train: Train) -> None:
     change = {"trainer": {**FAST, "optimizer": {"learning_rate": 0.05}}, "rollout": "unsynced"}
     with pytest.raises(RlhfError, match=r"step \d: the rollout engine's logprobs are [\s\S]* older weights"):
         train(ONLINE, change=change, components=COMPONENTS)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.3])
+def test_an_engine_at_half_the_temperature_ends_the_run_by_default(train: Train, temperature: float) -> None:
+    change = {"trainer": {**FAST, "sampling": {"temperature": temperature}}, "rollout": "colder"}
+    change["dataset"] = {"name": "pocket", "subset": "arithmetic", "limit": None}
+    with pytest.raises(
+        RlhfError, match=r"step \d: the rollout engine's logprobs are [\s\S]*another sampling temperature"
+    ):
+        train(ONLINE, change=change, components=COMPONENTS)
+
+
+@pytest.mark.parametrize(
+    ("policy", "engine", "corrected", "bound"),
+    [
+        (torch.float32, "", False, TOLERANCE),
+        (torch.float32, "float32", False, TOLERANCE),
+        (torch.float32, torch.float32, False, TOLERANCE),
+        (torch.float32, "bfloat16", False, BEYOND_ROUNDING),
+        (torch.bfloat16, "", False, BEYOND_ROUNDING),
+        (torch.bfloat16, "float32", False, BEYOND_ROUNDING),
+        (torch.float32, "", True, GROSS),
+    ],
+)
+def test_the_bound_is_what_rounding_cannot_reach(policy: Any, engine: Any, corrected: bool, bound: float) -> None:
+    model = torch.nn.Linear(2, 2, dtype=policy)
+    sampler = SimpleNamespace(dtype=engine) if engine else SimpleNamespace()
+    assert drift_bound(sampler, model, corrected=corrected) == bound
+    with pytest.raises(RlhfError, match=rf"more than {bound:g} is not rounding"):
+        DriftCheck("stop", Counter(), bound)(1, Drift(1.5 * bound, 0.05 * bound))
+    DriftCheck("stop", Counter(), bound)(1, Drift(0.9 * bound, 0.0))
 
 
 def sums(gaps: list[list[float]]) -> dict[str, Any]:
@@ -110,7 +160,7 @@ def test_the_first_batch_names_the_settings_that_may_differ(caplog: pytest.LogCa
 
 
 def test_what_is_gross() -> None:
-    with pytest.raises(RlhfError, match=r"0\.90 nats[\s\S]*drift_check=warn"):
+    with pytest.raises(RlhfError, match=r"0\.9 nats[\s\S]*drift_check=warn"):
         check(Drift(0.9, 0.01))
     assert check(Drift(0.9, 0.01), action="warn") == 1
     assert check(Drift(0.9, 0.2)) == 1, "chance"

@@ -92,7 +92,9 @@ def test_nothing_is_said_of_a_sound_run(named: Any) -> None:
 
 
 def test_another_temperature_in_sampler_and_trainer(named: Any) -> None:
-    said, summary = named({"sampling": {"temperature": 0.6}}, rollout=engine("raw_logprobs"), dataset=WHOLE)
+    said, summary = named(
+        {"sampling": {"temperature": 0.6}, "drift_check": "warn"}, rollout=engine("raw_logprobs"), dataset=WHOLE
+    )
     assert "the rollout engine's logprobs differ from the trainer's" in said
     assert "another sampling temperature" in said
     assert "kl_spike: kl is" in said
@@ -102,7 +104,11 @@ def test_another_temperature_in_sampler_and_trainer(named: Any) -> None:
 
 
 def test_a_token_that_is_taken_for_padding(named: Any) -> None:
-    said, summary = named({"rollout_batch_size": 16, "kl": {"coefficient": 0}}, rollout=engine("pad_id"), dataset=WHOLE)
+    said, summary = named(
+        {"rollout_batch_size": 16, "kl": {"coefficient": 0}, "drift_check": "warn"},
+        rollout=engine("pad_id"),
+        dataset=WHOLE,
+    )
     assert "the rollout engine's logprobs differ from the trainer's" in said
     assert "ratio_drift: " in said
     assert summary["dropped"]["drift_warnings"] == 1

@@ -40,7 +40,8 @@ def warmup(case: Case, target: str, key: str, value: Any) -> Settings | str:
         return {target: 0}  # transformers' `constant` has no warmup; `constant_with_warmup` has
     if not isinstance(steps, int) or steps < 1:
         return f"a share, and the number of updates is not given: set {target} to {share:g} of them"
-    return {target: round(share * steps)}
+    exact = share * steps  # transformers and OpenRLHF round a part of an update up, verl leaves it out
+    return {target: int(exact) if "optim." in key else math.ceil(exact)}
 
 
 def trl_update(case: Case) -> int:

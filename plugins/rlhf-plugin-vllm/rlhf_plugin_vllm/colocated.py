@@ -53,7 +53,7 @@ class ColocatedEngine:
             raise ModelError(
                 "vLLM does not start in this process", why=f"{type(error).__name__}: {error}", fix="rollout.arguments"
             ) from error
-        self.tolerance, self._dtype = config.canary_tolerance, str(self.vllm.facts["dtype"])
+        self.tolerance, self.dtype = config.canary_tolerance, str(self.vllm.facts["dtype"])
         self._label, self._version, self._syncs = "", -1, 0
         sleep = "between sampling and sampling" if self.vllm.sleeps else f"not there on {self.vllm.platform}"
         sleep = sleep if config.sleep else "switched off"
@@ -89,7 +89,7 @@ class ColocatedEngine:
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         rollouts = self._sample(self.canary.requests, self.canary.sampling, version)
-        sent = Sent(HERE, self._dtype, version, tensors, first=self._syncs == 0)
+        sent = Sent(HERE, self.dtype, version, tensors, first=self._syncs == 0)
         gap = self.canary.check(sent, rollouts, self.tolerance)
         row = self._report["vllm"]
         row["canary_largest"] = max(row["canary_largest"], gap)

@@ -56,6 +56,7 @@ class VllmEngine:
             temperature = 1.0 if sampling is None else sampling.temperature
             self.canary = Canary(policy, native.context, temperature, frozen, device)
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
+            self.dtype = next((r.dtype for r in replicas if r.dtype != "float32"), self.dtype)
         except BaseException:
             self.files.close()
             raise
