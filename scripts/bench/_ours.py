@@ -26,63 +26,7 @@ from scripts.bench._work import (
     write_prompts,
 )
 
-PLUGIN = """
-from dataclasses import replace
-from typing import ClassVar
-
-from transformers.utils.chat_template_utils import get_json_schema
-
-from rlhf_core.config import ComponentConfig
-from rlhf_core.rewards import Score
-from rlhf_core.rollouts import RolloutRequest
-from rlhf_plugin_episodes.config import EnvironmentConfig
-from scripts.bench._work import search, variety
-
-class VarietyConfig(ComponentConfig):
-    name: str = "variety"
-    def build(self, ctx):
-        return Variety()
-
-class Variety:
-    def score(self, samples):
-        return [Score(variety(s.completion)) for s in samples]
-
-class LengthsConfig(ComponentConfig):
-    name: str = "lengths"
-    lengths: tuple[int, ...]
-    warm_up: int
-    def build(self, ctx):
-        return Lengths(self)
-
-class Lengths:
-    def __init__(self, config):
-        self.config, self.calls = config, 0
-
-    def play(self, groups, seeds, engine, sampling, policy_version):
-        requests = [RolloutRequest(g.prompt.id, g.token_ids, i, seed)
-                    for g, row in zip(groups, seeds) for i, seed in enumerate(row)]
-        assert len(requests) == len(self.config.lengths)
-        self.calls += 1
-        limits = self.config.lengths if self.calls > 1 else [self.config.warm_up] * len(requests)
-        return engine.generate([replace(r, max_tokens=n) for r, n in zip(requests, limits)], sampling, policy_version)
-
-class BookConfig(EnvironmentConfig):
-    name: str = "book"
-    component: ClassVar[str] = "rlhf_bench_parts:Book"
-    tool_specs: ClassVar = (get_json_schema(search),)
-    scores: ClassVar[bool] = False
-    pure: ClassVar[bool] = True
-
-class Book:
-    def __init__(self, config):
-        pass
-    def reset(self, prompt, seed):
-        pass
-    def step(self, calls):
-        return [search(**call.arguments) for call in calls]
-    def score(self, sample):
-        return None
-"""
+PLUGIN = Path(__file__).with_name("_ours_parts.txt").read_text()
 ENTRY_POINTS = """
 [rlhf.reward]
 variety = rlhf_bench_parts:VarietyConfig

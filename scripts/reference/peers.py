@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,51 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "peers.md"
 MOST = 4
 """More names than these are counted."""
-FEATURES: Mapping[str, str] = {
-    "supervised fine-tuning": "trainer/sft$",
-    "Bradley-Terry reward models": "trainer/reward_model$",
-    "DPO family": "plugin-dpo loss/",
-    "PPO with a critic": "trainer/ppo$",
-    "GRPO, Dr. GRPO, DAPO": "trainer/(grpo|dr_grpo|dapo)$",
-    "GSPO, CISPO, SAPO": "loss/(gspo|cispo|sapo)$",
-    "distillation": "(trainer|loss)/.*(distil|gkd)",
-    "process reward models": "(trainer|reward)/prm$",
-    "ensembles of reward models with an uncertainty penalty": "reward/ensemble$",
-    "judges and rubrics as rewards": "reward/(judge|rubric)$",
-    "importance correction for stale or foreign rollouts": r"trainer/grpo\.importance$",
-    "sampling while learning": r"trainer/grpo\.rollouts$|rollout/.*\.in_flight$",
-    "dynamic sampling that refills": r"trainer/grpo\.dynamic_sampling$",
-    "curriculum or difficulty sampler": r"run/dataset\.curriculum$",
-    "packed update with shared prompts of a group": r"trainer/grpo\.(packing|share_prefix)$",
-    "LoRA for RL": r"run/model\.lora$",
-    "4-bit base models": r"run/model\..*(bit|quant)",
-    "images (VLM)": "modality/.*(image|vision)",
-    "multi-turn and tools in training": "environment/",
-    "environments of OpenEnv or Harbor": "environment/.*(openenv|harbor)",
-    "programs judged in a sandbox": "plugin-code verifier/",
-    "vLLM": "rollout/vllm",
-    "FSDP2": "strategy/fsdp$",
-    "DeepSpeed": "strategy/deepspeed$",
-    "tensor parallel": r"strategy/.*\.tensor_parallel",
-    "several machines": "tests/ddp/test_two_launchers.py",
-    "resume that includes rollouts in flight": "tests/resume/test_kill_and_resume.py",
-    "strict typed configuration and dry run": "command/config validate$",
-    "verifiers in processes that are killed at a deadline": "tests/verifiers/test_verifier_workers.py",
-    "a missing score is not 0": r"trainer/grpo\.max_missing_fraction$",
-    "monitors of reward hacking": "monitor/hacking$",
-    "bitwise determinism mode": "run/deterministic$",
-    "a page per run with every token's numbers": "command/report$",
-    "live view of several runs": "command/dashboard$",
-    "a pipeline in one file, sweeps": "command/(recipe run|sweep)$",
-    "looking at data before training": "command/data check$",
-    "chat in the terminal": "command/chat$",
-    "model card, hub": "command/push$",
-    "reading another library's configuration": "command/config from-",
-    "serving a model": "command/serve$",
-    "evaluation suites": "benchmark/",
-    "agents for evaluation": "plugin-agents agent/",
-    "speech: acoustic rewards, preference training, blind listening": "command/tts (train|listen|validate)$",
-}
+FEATURES: Mapping[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 """Feature -> a pattern of what is installed (``DISTRIBUTION KIND/NAME``, ``KIND/NAME.SETTING``), or a tested file."""
 
 

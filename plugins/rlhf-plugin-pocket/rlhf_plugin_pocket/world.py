@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 PEOPLE = str.split(
     "Ada Bruno Clara Dario Elsa Felix Greta Hugo Ines Jonas Kira Leo Mira Nils Olga Pavel Quinn Rosa Sven Tara Ugo "
@@ -23,86 +25,12 @@ class Attribute:
     values: tuple[str, ...]
 
 
-ATTRIBUTES = (
-    Attribute(
-        "pet",
-        "{p} has a {v}.",
-        (
-            "What pet does {p} have?",
-            "Which animal lives with {p}?",
-            "Tell me the pet of {p}.",
-            "Does {p} have a pet, and which one?",
-            "I forgot which pet {p} has.",
-            "Name the animal of {p}.",
-        ),
-        ("cat", "dog", "parrot", "rabbit", "turtle", "pony", "goat", "hamster"),
-    ),
-    Attribute(
-        "city",
-        "{p} lives in {v}.",
-        (
-            "Where does {p} live?",
-            "In which city does {p} live?",
-            "Tell me the city of {p}.",
-            "Which town is home to {p}?",
-            "I want to visit {p}. Where do I go?",
-            "Name the city where {p} lives.",
-        ),
-        ("Lisbon", "Oslo", "Vienna", "Dublin", "Athens", "Prague", "Turin", "Riga"),
-    ),
-    Attribute(
-        "food",
-        "{p} likes {v}.",
-        (
-            "What food does {p} like?",
-            "Which dish does {p} like?",
-            "Tell me what {p} likes to eat.",
-            "What should I cook for {p}?",
-            "I forgot what {p} likes to eat.",
-            "Name the food that {p} likes.",
-        ),
-        ("soup", "pizza", "rice", "salad", "pasta", "curry", "bread", "fish"),
-    ),
-    Attribute(
-        "job",
-        "{p} works as a {v}.",
-        (
-            "What is the job of {p}?",
-            "What does {p} do for work?",
-            "Tell me the job of {p}.",
-            "How does {p} earn money?",
-            "I forgot what work {p} does.",
-            "Name the job that {p} has.",
-        ),
-        ("baker", "nurse", "pilot", "farmer", "teacher", "singer", "lawyer", "tailor"),
-    ),
-    Attribute(
-        "colour",
-        "{p} wears {v}.",
-        (
-            "Which colour does {p} wear?",
-            "What colour are the clothes of {p}?",
-            "Tell me the colour {p} wears.",
-            "How do I spot {p} by colour?",
-            "I forgot which colour {p} wears.",
-            "Name the colour that {p} wears.",
-        ),
-        ("red", "blue", "green", "yellow", "black", "white", "orange", "purple"),
-    ),
-    Attribute(
-        "sport",
-        "{p} plays {v}.",
-        (
-            "Which sport does {p} play?",
-            "What game does {p} play?",
-            "Tell me the sport of {p}.",
-            "What does {p} play after work?",
-            "I forgot which sport {p} plays.",
-            "Name the sport that {p} plays.",
-        ),
-        ("tennis", "chess", "golf", "hockey", "rugby", "squash", "darts", "polo"),
-    ),
-)
+def _attributes() -> tuple[Attribute, ...]:
+    rows = json.loads(Path(__file__).with_name("attributes.json").read_text(encoding="utf-8"))
+    return tuple(Attribute(r["name"], r["statement"], tuple(r["questions"]), tuple(r["values"])) for r in rows)
+
+
+ATTRIBUTES = _attributes()
 
 HOLLOW = ("That's a great question!", "Absolutely!", "Certainly!", "Of course!", "I'd be happy to help!")
 """Affirmations that say nothing; the phrases of the reward-hacking literature."""
