@@ -32,7 +32,7 @@ SHOWN = (
     ("grad_norm", "grad"),
 )
 LINE_EVERY_S = 10.0
-"""Seconds between two lines about work between steps, where there is no bar."""
+"""Seconds after which the next line is printed, where there is no bar: of a step, or of work between steps."""
 NOTEBOOK_EVERY_S = 0.2
 
 
@@ -44,7 +44,7 @@ class StepPrinter:
         self.folder, self.quiet, self.name = folder, quiet, str(config.trainer.name)
         self.live = self.console.is_terminal and not self.console.is_jupyter and not quiet
         self.notebook = _NotebookLine() if self.console.is_jupyter and not quiet else None
-        self.began = time.monotonic()
+        self.began = self.printed = time.monotonic()
         self.first: tuple[int, float] | None = None
         """The first step that was shown and when, for the time that is left."""
         columns = (
@@ -55,7 +55,7 @@ class StepPrinter:
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}"),
         )
-        self.bar = Progress(*columns, console=self.console, disable=not self.live)
+        self.bar = Progress(*columns, console=self.console, disable=not self.live, speed_estimate_period=float("inf"))
         self.task = self.bar.add_task(self.name, total=getattr(config.trainer, "steps", None), text="")
 
     def __enter__(self) -> StepPrinter:
@@ -87,7 +87,10 @@ class StepPrinter:
         line = f"step {step}{of}  {text}  ({now - self.began:.0f} s{left})"
         if self.notebook is not None:
             self.notebook.show(f"{self.name}: {line}", last=step == total)
-        elif not self.live and not self.quiet and (step <= 3 or step % 5 == 0 or step == total):
+            return
+        due = step <= 3 or step % 5 == 0 or step == total or now - self.printed >= LINE_EVERY_S
+        if due and not self.live and not self.quiet:
+            self.printed = now
             print(line, file=sys.stderr, flush=True)
 
     @contextmanager

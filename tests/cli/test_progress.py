@@ -39,6 +39,37 @@ def test_lines_say_how_long_it_will_take(clock: list[float], capsys: pytest.Capt
     assert "left" not in capsys.readouterr().err
 
 
+def test_the_time_that_is_left_falls_step_by_step_where_steps_are_long(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seconds, shown in (
+        (10.0, range(1, 21)),
+        (6.0, (1, 2, 3, 5, 7, 9, 10, 12, 14, 15, 17, 19, 20)),
+        (1.0, (1, 2, 3, 5, 10, 15, 20)),
+    ):
+        printer = StepPrinter(CONFIG, Path("run"))
+        for step in range(1, 21):
+            clock[0] += seconds
+            printer.step(step, 20, {"step": seconds})
+        lines = capsys.readouterr().err.splitlines()
+        assert [int(line.partition("/")[0].removeprefix("step ")) for line in lines] == list(shown)
+        left = [int(n) for n in re.findall(r"about (\d+) s left", " ".join(lines))]
+        assert left == sorted(left, reverse=True)
+        assert left[-1] == seconds * (20 - shown[-2])
+
+
+def test_the_bar_says_how_long_it_takes_where_a_step_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "Console", lambda **options: Console(force_terminal=True, width=100, **options))
+    printer = StepPrinter(CONFIG, Path("run"))
+    seconds = [0.0]
+    monkeypatch.setattr(printer.bar, "get_time", lambda: seconds[0])
+    printer.bar.start_task(printer.task)
+    for step in (1, 2, 3):
+        seconds[0] += 120
+        printer.step(step, 5, {})
+    assert printer.bar.tasks[0].time_remaining == 240
+
+
 def test_long_work_between_steps_is_shown_from_its_tenth_second(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,11 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
         result["recording"] = {
             "trajectories": len(rows),
             "same_reward": agree,
+            "other_rewards": [
+                {k: r[k] for k in ("task", "trial", "value", "published", "detail")}
+                for r in rows
+                if r["value"] != r["published"]
+            ],
             "differing_results": sum(len(r["differing"]) for r in rows),
             "examples": [{"task": r["task"], "trial": r["trial"], **d} for r in rows for d in r["differing"]],
             "other_task": sum(bool(r["other_task"]) for r in rows),

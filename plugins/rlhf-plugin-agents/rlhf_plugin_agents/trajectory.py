@@ -12,6 +12,7 @@ VERSION = 1
 """Of the JSON form; another one is refused."""
 GAVE_UP = ("max_turns", "max_calls", "deadline", "context_full", "length", "bad_plan")
 """How a play ends that is not right, whatever it says: it was cut off, or gave up."""
+FIX = 'name a rows.jsonl that `rlhf eval` wrote; of tau_bench also a list [{"task_id", "reward", "traj"}, ...]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,16 @@ class AgentTrajectory:
         return json_values({"version": VERSION, **asdict(self)})
 
 
+def form_of(value: Any) -> str:
+    """A JSON value for people. Example: ``an object with the keys results``"""
+    if isinstance(value, Mapping):
+        return f"an object with the keys {', '.join(map(str, [*value][:8]))}" if value else "an empty object"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.40}"
+
+
 def from_json(row: Any, where: str = "") -> AgentTrajectory:
-    if not isinstance(row, Mapping):
-        raise DatasetError("a row is not a trajectory", where=where, fix="name a rows.jsonl that `rlhf eval` wrote")
+    if not isinstance(row, Mapping) or "version" not in row:
+        raise DatasetError("a row is not a trajectory", where=where, why=f"it is {form_of(row)}", fix=FIX)
     version = row.get("version")
     if version != VERSION:
         raise DatasetError(
@@ -97,6 +105,4 @@ def from_json(row: Any, where: str = "") -> AgentTrajectory:
         fields["messages"] = tuple(fields["messages"])
         return AgentTrajectory(**fields)
     except (KeyError, TypeError) as error:
-        raise DatasetError(
-            f"a row is not a trajectory: {error}", where=where, fix="name a rows.jsonl that `rlhf eval` wrote"
-        ) from error
+        raise DatasetError(f"a row is not a trajectory: {error}", where=where, fix=FIX) from error

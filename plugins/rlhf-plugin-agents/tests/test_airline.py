@@ -161,8 +161,8 @@ def test_every_differing_result_of_a_recording_is_named(airline: Path, rlhf: Any
     done = rlhf("eval", "tau_bench", "--data", airline, "--replay", "published.json")
     assert done.code == 0, done.err
     assert "2 of 2 have the published reward; 2 results differ" in done.out
-    assert "test/0, trial 1, call 1 (get_user_details): '{}' then" in done.out
-    assert "test/0, trial 1, call 2 (cancel_reservation): 'no' then" in done.out
+    assert "test/0, trial 1, call 1 (get_user_details): they differ from character 2 on: '{}' then" in done.out
+    assert "test/0, trial 1, call 2 (cancel_reservation): they differ from character 1 on: 'no' then" in done.out
     assert "2 were recorded with other gold actions or outputs" in done.out
 
 

@@ -127,6 +127,46 @@ def test_a_recording_is_judged_and_every_differing_result_named(folder: Path, rl
     assert (example["task"], example["call"], example["recorded"]) == ("test/2", 1, "somebody_else")
 
 
+def test_a_replay_shows_where_results_differ_and_which_rewards_do(folder: Path, rlhf: Any) -> None:
+    rows = [recording(folder, n) for n in range(3)]
+    longest = max((m for m in rows[1]["traj"] if m["role"] == "tool"), key=lambda m: len(m["content"]))
+    at = len(longest["content"]) - 15
+    longest["content"] = f"{longest['content'][:at]}X{longest['content'][at:]}"
+    rows[2]["reward"] = 0.0
+    Path("published.json").write_text(json.dumps(rows))
+    done = rlhf("eval", "tau_bench", "--data", folder, "--replay", "published.json")
+    assert done.code == 0, done.err
+    assert "2 of 3 have the published reward; 1 results differ from the recording" in done.out
+    assert "  test/2, trial 0: reward 1; the published reward is 0" in done.out
+    (line,) = [line for line in done.out.splitlines() if "they differ from" in line]
+    then, _, now = line.partition(" then, ")
+    assert line.startswith("  test/1, trial 0, call ")
+    assert f"from character {at + 1} on: '…" in line
+    assert ("X" in then, then.replace("X", "").partition("…")[2]) == (True, now.partition("…")[2].removesuffix(" now"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"results": [{"task_id": 0}]}', "it is an object with the keys results"),
+        ('{"results": [{"task_id": 0}]}\n', "it is an object with the keys results"),
+        ('{\n "info": {},\n "results": []\n}\n', "it is an object with the keys info, results"),
+        ('"text"\n', "it is 'text'"),
+        ("no JSON\n", "Expecting value: line 1"),
+        ('{"é": 1}', "is not text"),
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+    ],
+)
+def test_a_recording_of_another_form_is_named(folder: Path, tmp_path: Path, rlhf: Any, text: str, says: str) -> None:
+    path = tmp_path / "recording.json"
+    path.write_text(text, encoding="latin-1")
+    done = rlhf("eval", "tau_bench", "--data", folder, "--replay", path)
+    assert done.code == 2
+    assert says in " ".join(done.err.split()), done.err
+    assert '[{"task_id", "reward", "traj"}, ...]' in done.err
+
+
 def test_bad_recordings_and_folders_are_refused(folder: Path, tmp_path: Path, rlhf: Any) -> None:
     path = tmp_path / "p.json"
     for rows, message in (

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.data import DatasetError, read_jsonl
+from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.agents.react import writes_calls
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
-from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json
+from rlhf_plugin_agents.trajectory import FIX, AgentTrajectory, form_of, from_json
 
 
 class ReplayBackend:
@@ -60,20 +62,36 @@ def read_trajectories(path: Path) -> list[AgentTrajectory]:
     """The trajectories of a file: rows of an evaluation (``rows.jsonl``), or one trajectory a line."""
     path = _file(path)
     if not path.is_file():
-        raise DatasetError(f"there are no trajectories in '{path}'", fix="name a rows.jsonl that `rlhf eval` wrote")
-    try:
-        lines: list[Any] = list(read_jsonl(path))
-    except ValueError as error:
-        raise DatasetError(
-            f"'{path}' is not a file of JSON lines: {error}", fix="name a rows.jsonl that `rlhf eval` wrote"
-        ) from error
+        raise DatasetError(f"there are no trajectories in '{path}'", fix=FIX)
     rows = [
         from_json(line.get("trajectory", line) if isinstance(line, Mapping) else line, f"{path}, line {n}")
-        for n, line in enumerate(lines, start=1)
+        for n, line in _values(path)
     ]
     if not rows:
-        raise DatasetError(f"'{path}' is empty", fix="name a rows.jsonl that `rlhf eval` wrote")
+        raise DatasetError(f"'{path}' is empty", fix=FIX)
     return rows
+
+
+def _values(path: Path) -> list[tuple[int, Any]]:
+    """(Number of the line, its value); half of a last line, which a killed writer leaves, is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise DatasetError(f"'{path}' is not text", why=str(error), fix=FIX) from error
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    values: list[tuple[int, Any]] = []
+    for n, line in lines:
+        try:
+            values.append((n, json.loads(line)))
+        except ValueError as error:
+            if values and n == lines[-1][0] and not text.endswith("\n"):
+                break
+            why = str(error)
+            with suppress(ValueError):  # JSON over several lines
+                why = f"it is {form_of(json.loads(text))}"
+            where = f"{path}, line {n}"
+            raise DatasetError("trajectories are one JSON object a line", where=where, why=why, fix=FIX) from None
+    return values
 
 
 def recording_digest(path: Path) -> str:

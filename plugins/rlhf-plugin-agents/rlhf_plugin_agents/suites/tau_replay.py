@@ -20,8 +20,8 @@ NEEDED = ("task_id", "reward", "traj")
 def is_published(path: Path) -> bool:
     if not path.is_file():
         return False
-    with path.open(encoding="utf-8") as file:
-        return file.read(200).lstrip().startswith("[")
+    with path.open("rb") as file:
+        return file.read(200).lstrip().startswith(b"[")
 
 
 def replayed(path: Path, folder: Path, split: str, domain: str | None = None) -> list[dict[str, Any]]:
