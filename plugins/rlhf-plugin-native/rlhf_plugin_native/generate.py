@@ -125,7 +125,9 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, help="0 is off.")
 @click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Completions of each prompt.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same text.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same text."
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",
