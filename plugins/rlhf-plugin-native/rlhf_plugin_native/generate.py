@@ -34,14 +34,13 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
     ``prompt`` or ``messages``, or else a prompt in each line that is not empty."""
     from rlhf_core.config import ConfigError
     from rlhf_core.data import Prompt
-    from rlhf_core.data.jsonl import flaw_of
 
     if not texts and not files:
         raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
     if any(not t.strip() for t in texts):
         raise ConfigError("--prompt is empty", fix='--prompt "What is 2 + 3?"')
-    if flaw := next(filter(None, (flaw_of({"--prompt": text}) for text in texts)), ""):
-        raise ConfigError(flaw, fix="give text in UTF-8")
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+        raise ConfigError("--prompt holds half of a character (a lone surrogate)", fix="give text in UTF-8")
     if list(files).count(STDIN) > 1:
         raise ConfigError("- is given twice", why="stdin can be read once", fix="leave one out")
     rows = [PromptRow(Prompt(f"prompt/{i}", ({"role": "user", "content": t},)), {}) for i, t in enumerate(texts)]
