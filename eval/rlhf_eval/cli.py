@@ -92,7 +92,9 @@ def suite_options(command: F) -> F:
     metavar="R",
     help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same rows.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
+)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option(
     "--out",

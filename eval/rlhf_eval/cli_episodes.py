@@ -29,7 +29,9 @@ import click
     metavar="a.b=c",
     help="environment.X, agent.X, dataset.X or reward.X. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same rows.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -15,7 +15,9 @@ from rlhf_eval.cli import suite_options
 @click.argument("run")
 @click.argument("suite")
 @suite_options
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same for every checkpoint.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same for every checkpoint."
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Default RUN/evals/SUITE.")
 @click.option("--once", is_flag=True, help="Evaluate what is there and do not wait for more.")
 @click.option("--base/--no-base", default=True, show_default=True, help="Also the model that the run started from.")

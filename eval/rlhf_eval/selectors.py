@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.cli import context_of
-from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, RlhfError
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, RlhfError, load_yaml
 from rlhf_core.data import Prompt, message_text, read_jsonl
 from rlhf_core.models import ModelConfig, model_paths, weights_digest
 from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
@@ -57,7 +57,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
             fix="for example --best-by runs/rm/final, or --best-by 'judge:{name: anthropic, model: M}'",
         )
     try:
-        options = yaml.safe_load(options_text)
+        options = load_yaml(options_text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--best-by '{text}' is not valid YAML", why=str(error)) from error
     options = {"name": options} if isinstance(options, str) else options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
+    from rlhf_core.config.load import load_yaml as load_yaml
     from rlhf_core.config.load import merge_settings as merge_settings
     from rlhf_core.config.load import parse_settings as parse_settings
     from rlhf_core.config.load import read_yaml as read_yaml

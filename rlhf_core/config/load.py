@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -143,10 +144,43 @@ _Loader.add_implicit_resolver(
 )
 
 
+MOST_VALUES = 100_000
+"""A configuration holds a few hundred values; aliases of aliases make billions of a few lines."""
+
+
+def load_yaml(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or its aliases stand for more than ``MOST_VALUES`` values.
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases (*name) stand for more than {MOST_VALUES} values")
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, counts: dict[int, float]) -> float:
+    """How many values a node stands for, each alias written out; infinitely many where one is inside itself."""
+    if id(node) not in counts:
+        counts[id(node)] = math.inf
+        children = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        counts[id(node)] = 1 + sum(_count(child, counts) for child in children if isinstance(child, yaml.Node))
+    return counts[id(node)]
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read one YAML mapping; a key that stands twice is refused."""
     try:
-        data = yaml.load(Path(path).read_text(), Loader=_Loader)
+        data = load_yaml(Path(path).read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"config file '{path}' does not exist", fix="check --config") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -166,7 +200,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
         if not sep or not key.strip():
             raise ConfigError(f"--set '{item}' is not of the form a.b=value", fix="for example --set trainer.steps=20")
         try:
-            value: Any = yaml.load(text, Loader=_Loader) if text else None
+            value: Any = load_yaml(text) if text else None
         except yaml.YAMLError as error:
             raise ConfigError(f"--set '{item}': the value is not valid YAML", why=str(error)) from error
         out = merge_settings(out, nested(key.strip(), value))

@@ -42,7 +42,7 @@ def cuda_has_bfloat16() -> bool:
 class RunConfig(Config):
     """One run. ``rlhf config schema`` prints every field with its meaning."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**64)
     """Decides prompt order, every completion's randomness, and initial heads."""
     model: ModelConfig = ModelConfig()
     """The policy (or the trunk of a reward model)."""

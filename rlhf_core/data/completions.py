@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import score_samples
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Turn, TurnStatus, final_text
-from rlhf_core.types.rollouts import Media, Prompt, Sample, Score, ScoreStatus
+from rlhf_core.types.rollouts import LARGEST_SCORE, Media, Prompt, Sample, Score, ScoreStatus
 
 COMPLETION_COLUMNS = ("completion", "response", "output", "messages", "conversations", "chosen")
 """Where a completion is looked for."""
@@ -180,9 +179,9 @@ def environment_score(record: RawRow) -> Score | None:
         return Score.failed(known_status, detail)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:
         raise DatasetError(
-            f"column '{column}' holds no finite number",
+            f"column '{column}' holds no finite number within +-{LARGEST_SCORE:g}",
             where=record.where,
             why=f"status is 'ok', got {value!r:.80}",
             fix="write the environment's score there, or another status, such as missing",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from rlhf_core.types.errors import disk_error
+from rlhf_core.types.errors import RunDirError, disk_error
 
 
 class NotJson(ValueError):
@@ -153,10 +153,25 @@ class JsonlFile:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a JSONL file; a torn last line (a killed writer) is left out."""
+    """Yield the rows of a JSONL file; a torn last line (a killed writer) is left out.
+
+    Raises:
+        RunDirError: a line is damaged; names it.
+    """
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                continue
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise NotJson(f"it is a {type(row).__name__}, not an object")
+            except (ValueError, RecursionError) as error:
+                raise RunDirError(
+                    f"'{path}', line {number}, is damaged",
+                    why=f"{error}; the line begins {line[:40]!r}",
+                    fix="take the file from a copy, or remove that line, whose step is then missing from what is shown",
+                ) from error
+            yield row

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_core.plugins.contracts import UNORDERED
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonRewardConfig, Row, splits_of
 from rlhf_core.types.batches import LossOutput
-from rlhf_core.types.rollouts import Sample, Score, ScoreStatus
+from rlhf_core.types.rollouts import LARGEST_SCORE, Sample, Score, ScoreStatus
 
 
 class PythonReward:
@@ -38,9 +38,11 @@ def _score(value: Any) -> Any:
         return value
     try:
         number = float(value)
+    except OverflowError:
+        number = math.inf
     except (TypeError, ValueError):
         return value
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST_SCORE:
         return Score.failed(ScoreStatus.ERROR, f"the reward function returned {number}")
     return Score(number)
 

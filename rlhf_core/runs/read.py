@@ -171,6 +171,8 @@ def read_run(path: Path) -> StoredRun:
         summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
         rows = tuple(read_jsonl(path / "metrics.jsonl"))
         plan = Plan.read(path / "plan.json")
+    except RunDirError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(
             f"run '{path}' cannot be read",

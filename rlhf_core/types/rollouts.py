@@ -6,7 +6,6 @@ Suffixes: ``_T`` completion tokens of one rollout, ``_G`` completions of one pro
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -229,6 +228,9 @@ class ScoreStatus(enum.StrEnum):
     """Dropped on purpose, e.g. by an ensemble's disagreement gate."""
 
 
+LARGEST_SCORE = 1e15
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a reward or verifier returns for one completion.
@@ -247,8 +249,9 @@ class Score:
     """Why there is no value, for people."""
 
     def __post_init__(self) -> None:
-        if self.status is ScoreStatus.OK and (self.value is None or not math.isfinite(self.value)):
-            raise ValueError(f"a score with status 'ok' needs a finite value, got {self.value!r}")
+        if self.status is ScoreStatus.OK and (self.value is None or not abs(self.value) <= LARGEST_SCORE):
+            why = f"a finite value within +-{LARGEST_SCORE:g}"  # its square, summed over a batch, is one in float32
+            raise ValueError(f"a score with status 'ok' needs {why}, got {self.value!r:.80}")
         _freeze(self, "parts")
 
     @property

@@ -102,7 +102,7 @@ def test_prompts_of_python_and_of_the_command_line() -> None:
     for value in (HALF, {"prompt": HALF}, {"prompt": "2?", "score": math.nan}):
         with pytest.raises(ConfigError, match=r"prompts\[1\]: column"):
             _prompts(["fine", value])
-    with pytest.raises(ConfigError, match="'--prompt' holds half of a character"):
+    with pytest.raises(ConfigError, match="--prompt holds half of a character"):
         read_prompts([HALF], [])
 
 

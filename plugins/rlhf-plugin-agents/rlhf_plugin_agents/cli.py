@@ -30,7 +30,9 @@ OPTIONS = (
     click.option("--max-per-category", type=click.IntRange(1), help="Only the first tasks of each category."),
     click.option("--trials", type=click.IntRange(1), help="Plays of each task, for pass^k."),
     click.option("--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with backend native, else 4."),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same plays."),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same plays."
+    ),
     click.option(
         "--set",
         "settings",

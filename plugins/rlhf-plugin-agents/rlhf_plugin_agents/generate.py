@@ -25,7 +25,9 @@ ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
 @click.option("--times", type=click.IntRange(1), default=1, show_default=True, help="So many catalogues of 17.")
 @click.option("--task-seed", type=click.IntRange(0), default=17, show_default=True, help="Decides the tasks.")
 @click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="Plays differ by it.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same plays.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same plays."
+)
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with backend native, else 4.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="backend.X=Y, agent_settings.X=Y. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show the tasks; nothing is played.")

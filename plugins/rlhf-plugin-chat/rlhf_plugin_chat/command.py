@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @click.argument("model", default="pocket", metavar="[MODEL]")
 @click.option("--compare", metavar="MODEL2", help="A second model that gets the same messages.")
 @click.option("--system", default="", metavar="TEXT", help="System prompt.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same answers.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same answers."
+)
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
 @click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of an answer.")

@@ -34,7 +34,7 @@ from rlhf_core.data import Datasets, PreferencePair
     help="Size of the margin, the margin itself, or chance (the control; needs no reward).",
 )
 @click.option("--stratify", metavar="COLUMN", help="Keep this share of each value of a column (or of each source).")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For --by random.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For --by random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def filter_pairs(
     dataset: str,

@@ -47,7 +47,7 @@ import click
     metavar="a.b=c",
     help="One setting of the trainings, or dataset.NAME=... of the pairs. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     """Train a reward model, keep the pairs it is surest of, retrain on them, in cycles.

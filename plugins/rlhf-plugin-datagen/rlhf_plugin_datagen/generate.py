@@ -73,7 +73,9 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     show_default=True,
     help="Prompts asked about together, then written; a kill loses at most so many answers.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same responses.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same responses."
+)
 @click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, load_yaml
 
 SEVEN = (
     "Be genuinely helpful: answer what was asked, directly and without needless hedging.",
@@ -26,7 +26,7 @@ def read_constitution(path: str | None) -> tuple[str, ...]:
     if path is None:
         return SEVEN
     try:
-        data: Any = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        data: Any = load_yaml(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"constitution '{path}' cannot be read", why=" ".join(str(error).split())[:200], fix="check --constitution"

@@ -27,7 +27,9 @@ from rlhf_core.rollouts import Rollout
 @click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Answers to each prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of an answer.")
 @click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same answers.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same answers."
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of a model's best and worst answer to each prompt.

@@ -127,5 +127,5 @@ class DiscoverConfig(Config):
     """Longer verdicts are cut."""
     workers: int = Field(default=2, ge=1)
     """Processes that verify."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**64)
     budget: Budget = Budget()

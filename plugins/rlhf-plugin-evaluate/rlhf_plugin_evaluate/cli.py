@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Chat template, plain text, or the template if there is one.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides every completion.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Decides every completion."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -24,7 +24,9 @@ import click
 @click.option("--pairs", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
 @click.option("--criterion", metavar="TEXT", help="What makes a response better; by default what reward 'judge' asks.")
 @click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For judges that can be seeded.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For judges that can be seeded."
+)
 @click.option("--dry-run", is_flag=True, help="Say how much would be asked and what it can cost; ask nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def agreement(

@@ -24,7 +24,7 @@ class Asking(Config):
     max_tokens: int = Field(default=512, ge=1)
     """Longest answer, its reasons included."""
     temperature: float = Field(default=0.0, ge=0)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**64)
     repair: bool = True
     """Ask once more where the answer is not the JSON that was asked for."""
 

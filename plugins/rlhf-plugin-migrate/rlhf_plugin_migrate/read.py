@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rlhf_core.config import ConfigError, parse_settings
+from rlhf_core.config import ConfigError, load_yaml, parse_settings
 from rlhf_core.data import DatasetError, check_file
 from rlhf_plugin_migrate.hints import flat
 from rlhf_plugin_migrate.tables import Table
@@ -58,7 +58,7 @@ def _of_text(text: str, path: str, table: Table) -> Given:
     if path.endswith((".sh", ".bash")) or text.startswith("#!") or "\\\n" in text:
         return _of_shell(text, path, table)
     try:
-        data = yaml.safe_load(text)
+        data = load_yaml(text)
     except yaml.YAMLError as error:
         if re.search(r"(^|\s)--\w", text):
             return _of_shell(text, path, table)

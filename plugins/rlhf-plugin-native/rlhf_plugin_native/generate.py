@@ -40,8 +40,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str], *, lines: bool = Fa
         raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", FILE, or - for stdin')
     if any(not t.strip() for t in texts):
         raise ConfigError("--prompt is empty", fix='--prompt "What is 2 + 3?"')
-    if flaw := next(filter(None, (flaw_of({"--prompt": text}) for text in texts)), ""):
-        raise ConfigError(flaw, fix="give text in UTF-8")
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+        raise ConfigError("--prompt holds half of a character (a lone surrogate)", fix="give text in UTF-8")
     if list(files).count(STDIN) > 1:
         raise ConfigError("- is given twice", why="stdin can be read once", fix="leave one out")
     rows = [PromptRow(Prompt(f"prompt/{i}", ({"role": "user", "content": t},)), {}) for i, t in enumerate(texts)]
@@ -123,7 +123,9 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, help="0 is off.")
 @click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Completions of each prompt.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same text.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same text."
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",

@@ -25,7 +25,7 @@ import click
     help="Wrong solutions per problem that do not, and end in the right answer.",
 )
 @click.option("--problems", type=click.IntRange(1), metavar="N", help="Only so many problems, drawn by the seed.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 def perturb(file: str, output: Path, carried: int, slip: int, problems: int | None, seed: int) -> None:
     """Build solutions with labelled steps: change one computed number; its step and all later ones are wrong.
 

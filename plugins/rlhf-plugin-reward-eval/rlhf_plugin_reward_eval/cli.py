@@ -63,7 +63,9 @@ PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plots", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw it (needs matplotlib).")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples and probes.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Of the resamples and probes."
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def evaluate(**options: Any) -> None:
     """Test whether a reward is any good: accuracy, calibration, biases, agreement with others.

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.option("--stop", multiple=True, metavar="TEXT", help="Cut completions where this begins. Repeatable.")
 @click.option("--keep-stop", is_flag=True, help="Leave the stop string at their end.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the scored rows here.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For rewards that draw at random.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For rewards that draw at random."
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def score(
     folder: str | None,

@@ -13,7 +13,9 @@ import click
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The ensemble.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the ensemble. Repeatable.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Heads and bootstrap samples.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Heads and bootstrap samples."
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Train an ensemble of reward models on preference pairs.

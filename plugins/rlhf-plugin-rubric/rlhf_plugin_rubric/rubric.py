@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from rlhf_core.config import Config, ConfigError
+from rlhf_core.config import Config, ConfigError, load_yaml
 
 SHIPPED = Path(__file__).parent / "rubrics"
 
@@ -100,7 +100,7 @@ def load_rubric(name: str) -> Rubric:
 
     file = SHIPPED / f"{name}.yaml" if name.isidentifier() else Path(name).expanduser()
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = load_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         shipped = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.yaml")))
         raise ConfigError(

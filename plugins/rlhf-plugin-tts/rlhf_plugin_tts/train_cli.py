@@ -27,7 +27,7 @@ from rlhf_plugin_tts.store import REWARD_OF
 @click.option("--epochs", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--random-labels", is_flag=True, help="A control: train on labels drawn by chance.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def train_reward(

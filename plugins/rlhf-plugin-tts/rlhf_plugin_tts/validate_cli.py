@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--weight", "weights", multiple=True, metavar="NAME=W", help="Weight to begin with. Repeatable.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it as PNG or SVG (matplotlib).")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def validate(
     file: str,

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N sentences of 30.")
 @click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True, help="Of a clip.")
 @click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same clips.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same clips."
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of clips: thirty sentences in six categories and six descriptions of a voice.

@@ -32,7 +32,7 @@ import click
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="Any setting of the training. Repeatable.")
 @click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences of the report.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes that score; default: one for each core.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     """Train a speech policy on thirty sentences by its own clips, and measure what it gained.
