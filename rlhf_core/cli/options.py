@@ -24,36 +24,27 @@ def unsafe_option(command: F) -> F:
     return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
 
 
-def component_option(flag: str, kind: str, text: str) -> Callable[[F], F]:
+def completed_option(flag: str, metavar: str, words: complete.Complete, text: str, *name: str) -> Callable[[F], F]:
+    """An option that the shell completes, and the name of its value where that is not the flag's."""
+    return click.option(flag, *name, metavar=metavar, shell_complete=words, help=text)
+
+
+def component_option(flag: str, kind: str, text: str, *name: str) -> Callable[[F], F]:
     """An option that names an installed component."""
-    return click.option(flag, metavar="NAME", shell_complete=complete.components(kind), help=text)
+    return completed_option(flag, "NAME", complete.components(kind), text, *name)
 
 
 RUN_OPTIONS = (
     component_option("--algo", "trainer", "Algorithm, for example grpo, sft, reward_model."),
     component_option("--reward", "reward", "Reward, for example ensemble or verifier."),
-    click.option(
-        "--env",
-        "environment",
-        metavar="NAME",
-        shell_complete=complete.components("environment"),
-        help="Environment of multi-turn episodes, for example tools.",
-    ),
+    component_option("--env", "environment", "Environment of multi-turn episodes, for example tools.", "environment"),
     component_option("--agent", "agent", "Who plays: multi_turn (default with --env), react."),
     component_option("--loss", "loss", "Loss; default is the algorithm's own."),
     component_option("--advantage", "advantage", "Advantage estimator; default is the algorithm's own."),
-    click.option(
-        "--model",
-        metavar="M",
-        shell_complete=complete.models,
-        help="Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default).",
+    completed_option(
+        "--model", "M", complete.models, "Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default)."
     ),
-    click.option(
-        "--dataset",
-        metavar="D",
-        shell_complete=complete.datasets,
-        help="Built-in name, .jsonl/.parquet file, or hub id.",
-    ),
+    completed_option("--dataset", "D", complete.datasets, "Built-in name, .jsonl/.parquet file, or hub id."),
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),

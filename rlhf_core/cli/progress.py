@@ -190,16 +190,12 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     click.echo(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
     if summary.get("stop_reason"):
         click.echo(f"stopped because: {summary['stop_reason']}")
-    for before, after, label in (
-        ("reward_first", "reward_last", "reward"),
-        ("loss_first", "loss_last", "loss"),
-        ("completion_length_first", "completion_length_last", "completion length"),
-    ):
-        if summary.get(before) is not None:
+    for name in ("reward", "loss", "completion_length"):
+        if (first := summary.get(f"{name}_first")) is not None:
             count = compared_steps(steps)
             of = f"first and last {f'{count} steps, means' if count > 1 else 'step'}" if steps > 1 else "1 step"
-            start = f"{summary[before]:.3f} -> " if steps > 1 else ""
-            click.echo(f"{label}: {start}{summary[after]:.3f} ({of})")
+            start = f"{first:.3f} -> " if steps > 1 else ""
+            click.echo(f"{name.replace('_', ' ')}: {start}{summary[f'{name}_last']:.3f} ({of})")
     _print_evaluation(summary)
     _print_gold(summary)
     dropped = {k: v for k, v in summary.get("dropped", {}).items() if v and k != "scores_ok"}
@@ -212,16 +208,10 @@ def _print_evaluation(summary: Mapping[str, Any]) -> None:
     before, after = summary.get("evaluation_before"), summary.get("evaluation_after")
     if not before or not after:
         return
-    for key in (
-        "eval/reward/mean",
-        "eval/loss",
-        "eval/accuracy",
-        "eval/gold/value",
-        "eval/gold/right",
-        "eval/gold/hollow",
-    ):
+    for name in ("reward/mean", "loss", "accuracy", "gold/value", "gold/right", "gold/hollow"):
+        key = f"eval/{name}"
         if key in before and key in after:
-            click.echo(f"held out, {key[5:].replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
+            click.echo(f"held out, {name.replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
 
 
 def _print_gold(summary: Mapping[str, Any]) -> None:

@@ -81,8 +81,7 @@ class RowReader:
 
     def get(self, record: RawRow, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
-        column = self.find(record, *columns)
-        return None if column is None else self._value(record, column)
+        return next((value for c in columns if (value := self._value(record, c)) is not None), None)
 
     def _value(self, record: RawRow, column: str) -> Any:
         return _inside(record.row, self.columns.get(column, column))

@@ -264,17 +264,13 @@ def engine_on_every_rank(comm: Collectives) -> Generator[None, None, None]:
     raise lost
 
 
+@contextmanager
 def sampling_on_every_rank(
     comm: Collectives, whole_weights: Callable[[], AbstractContextManager[None]]
-) -> Callable[[], AbstractContextManager[None]]:
+) -> Generator[None, None, None]:
     """A context that enters :func:`engine_on_every_rank`, and ``whole_weights`` inside it."""
-
-    @contextmanager
-    def entered() -> Generator[None, None, None]:
-        with engine_on_every_rank(comm), whole_weights():
-            yield
-
-    return entered
+    with engine_on_every_rank(comm), whole_weights():
+        yield
 
 
 class LocalStrategy(GroupCollectives):

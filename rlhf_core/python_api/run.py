@@ -145,8 +145,7 @@ class Run:
         import pandas as pd
 
         self._check_there()
-        file = self.path / f"{stream}.jsonl"
-        return pd.DataFrame(list(read_jsonl(file)) if file.is_file() else [])
+        return pd.DataFrame(list(read_jsonl(self.path / f"{stream}.jsonl")))
 
     def __repr__(self) -> str:
         return f"Run('{self.path}', {self._stored.name_of('trainer')}, {self.status}, {self._stored.steps} steps)"

@@ -149,7 +149,7 @@ class PartsBuilder:
         if sampler is not None and has_no_weights(sampler.model):
             read_weights(sampler.model, strategy.device)
             sampler.model.to(strategy.device)  # adapters and buffers, which have values
-        learner = self._learner(trained)
+        learner = self._learner(trained, critic)
         whole_weights = partial(strategy.gathered, learner.module)
         evaluator = self._evaluator(generator, rewards, weights_to_sample(engine, whole_weights))
         session.counts.update({} if checkpoint else inputs.datasets.counts)
@@ -191,10 +191,9 @@ class PartsBuilder:
             return components.build("reward", chosen, self.ctx, source)
         return components.add("reward", workers.build(self.ctx), chosen, self.ctx, source)
 
-    def _learner(self, trained: TrainableModule) -> Learner:
+    def _learner(self, trained: TrainableModule, critic: torch.nn.Module | None) -> Learner:
         """The learner of the module as the strategy has prepared it; a model that has weights only now is probed."""
         module, strategy, config = trained.module, self.strategy, self.config
-        critic = None if trained.critic is None else trained.critic.critic
         rate = None if trained.critic is None else trained.critic.learning_rate
         loaded_later = has_no_weights(self.model)
         prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
@@ -251,7 +250,8 @@ class PartsBuilder:
             comm = new_group(self.strategy, rollouts.timeout_s, exchanges)
             on_every_rank = together = partial(engine_on_every_rank, comm) if exchanges else nullcontext
         else:
-            together = sampling_on_every_rank(comm, weights_to_sample(weight_sync.engine, weight_sync.whole_weights))
+            whole_weights = weights_to_sample(weight_sync.engine, weight_sync.whole_weights)
+            together = partial(sampling_on_every_rank, comm, whole_weights)
         collector = kind(prompts, generator, rewards, comm, settings, together)
         inline = InlineSource(collector, weight_sync, self.session)
         if rollouts is None or not rollouts.max_staleness:
@@ -292,11 +292,12 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
 
 def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
     """The terms that the settings add to the policy's loss."""
+    stale = config.rollouts.max_staleness > 0
     return PolicyTerms(
         kl_coefficient=config.kl.coefficient if config.kl.where == "loss" else 0.0,
         kl_estimator=config.kl.estimator,
-        stale=config.rollouts.max_staleness > 0,
+        stale=stale,
         entropy_coefficient=config.entropy_coefficient,
-        correction=config.correction,
+        correction=config.importance.correction(stale),
         importance=config.importance,
     )

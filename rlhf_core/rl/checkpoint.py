@@ -20,6 +20,7 @@ from rlhf_core.runs.checkpoint import Checkpoint, CheckpointManager, WriteModel
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.forward_check import ForwardCheck
 from rlhf_core.training.learner import Learner
+from rlhf_core.training.weight_sync import trained_names
 from rlhf_core.types.rollouts import Prompt
 
 CRITIC_FILE = "critic.safetensors"
@@ -27,11 +28,7 @@ CRITIC_FILE = "critic.safetensors"
 
 def save_critic(critic: torch.nn.Module, weights: Mapping[str, Any], folder: Path) -> None:
     """Write the weights that learn; the rest (the base under its adapters) is where the policy came from."""
-    save_named(weights, _learning(critic), folder / CRITIC_FILE)
-
-
-def _learning(critic: torch.nn.Module) -> list[str]:
-    return [name for name, parameter in critic.named_parameters() if parameter.requires_grad]
+    save_named(weights, trained_names(critic), folder / CRITIC_FILE)
 
 
 class PolicyWeights:
@@ -45,7 +42,7 @@ class PolicyWeights:
         self.policy.load_weights(checkpoint.model)
         if self.critic is not None:
             fix = "resume with the advantage that the run was started with"
-            load_whole(self.critic, checkpoint.path / CRITIC_FILE, set(_learning(self.critic)), "critic", fix)
+            load_whole(self.critic, checkpoint.path / CRITIC_FILE, set(trained_names(self.critic)), "critic", fix)
         if self.synced_reference is not None:
             self.synced_reference.load(checkpoint.path)
 

@@ -210,11 +210,6 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         return self.train_batch_size or self.rollout_batch_size
 
     @property
-    def correction(self) -> Literal["off", "truncate", "mask"]:
-        """What the importance correction does in this run."""
-        return self.importance.correction(stale=self.rollouts.max_staleness > 0)
-
-    @property
     def updates_per_step(self) -> int:
         """Optimizer updates made from one rollout batch."""
         return self.epochs_per_rollout_batch * (self.rollout_batch_size // self.sequences_per_update())

@@ -21,26 +21,6 @@ SampleAndScore = Callable[[Sequence[PromptGroup], int], list[RolloutGroup]]
 """Samples and scores some groups, given the number of each prompt's first completion."""
 
 
-def sample_in_chunks(
-    settings: AdaptiveSampling,
-    groups: Sequence[PromptGroup],
-    sample: SampleAndScore,
-    any_rank: Callable[[bool], bool],
-) -> list[RolloutGroup]:
-    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``."""
-    sampled = [RolloutGroup(group, [], []) for group in groups]
-    for start in range(0, settings.max_completions, settings.chunk_size):
-        unfinished = [n for n, group in enumerate(sampled) if one_sided(group, settings)]
-        if not any_rank(bool(unfinished)):
-            break
-        size = min(settings.chunk_size, settings.max_completions - start)
-        chunks = sample([replace(sampled[n].group, group_size=size) for n in unfinished], start)
-        for n, chunk in zip(unfinished, chunks):
-            rollouts, scores = [*sampled[n].rollouts, *chunk.rollouts], [*sampled[n].scores, *chunk.scores]
-            sampled[n] = replace(sampled[n], rollouts=rollouts, scores=scores)
-    return [replace(g, group=replace(g.group, group_size=len(g.rollouts))) for g in sampled]
-
-
 def one_sided(group: RolloutGroup, settings: AdaptiveSampling) -> bool:
     """Whether a group has too few scores above the threshold, or too few that are not."""
     above = [float(s.value) > settings.threshold for s in group.scores if s.ok and s.value is not None]
@@ -96,7 +76,7 @@ class DynamicCollector(RolloutCollector):
             return sample(part, (tag, "from", start) if start else tag, start)
 
         own, adaptive = self.own_share(groups), self.settings.adaptive
-        sampled = chunk(own, 0) if adaptive is None else sample_in_chunks(adaptive, own, chunk, self._any_rank)
+        sampled = chunk(own, 0) if adaptive is None else self._in_chunks(adaptive, own, chunk)
         scored = self.comm.gather_objects([(g.group.group_size, g.scores) for g in sampled])
         rows = zip(groups, (row for rank in scored for row in rank), strict=True)
         without_completions = [
@@ -120,8 +100,22 @@ class DynamicCollector(RolloutCollector):
             emit("rewards", rollouts, scores)
         return cut_groups(groups, rollouts, scores)
 
-    def _any_rank(self, condition: bool) -> bool:
-        return self.comm.max_over_ranks(int(condition)) > 0
+    def _in_chunks(
+        self, settings: AdaptiveSampling, groups: Sequence[PromptGroup], sample: SampleAndScore
+    ) -> list[RolloutGroup]:
+        """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or
+        ``max_completions``."""
+        sampled = [RolloutGroup(group, [], []) for group in groups]
+        for start in range(0, settings.max_completions, settings.chunk_size):
+            unfinished = [n for n, group in enumerate(sampled) if one_sided(group, settings)]
+            if not self.comm.max_over_ranks(len(unfinished)):
+                break
+            size = min(settings.chunk_size, settings.max_completions - start)
+            chunks = sample([replace(sampled[n].group, group_size=size) for n in unfinished], start)
+            for n, chunk in zip(unfinished, chunks):
+                rollouts, scores = [*sampled[n].rollouts, *chunk.rollouts], [*sampled[n].scores, *chunk.scores]
+                sampled[n] = replace(sampled[n], rollouts=rollouts, scores=scores)
+        return [replace(g, group=replace(g.group, group_size=len(g.rollouts))) for g in sampled]
 
     def _with_completions(
         self, trained: Sequence[RolloutGroup], set_aside: Sequence[RolloutGroup]

@@ -240,7 +240,7 @@ class UpdateStep:
         kl_in_loss = config.kl.where == "loss" and config.kl.coefficient > 0
         other_terms = kl_in_loss or config.entropy_coefficient != 0 or self.module.critic is not None
         drops = config.drop_constant_groups and not other_terms
-        return [[s for s in group if s.tokens and not (drops and s.zero_advantage)] for group in groups]
+        return [[s for s in group if s.tokens and (not drops or np.any(s.advantages_T))] for group in groups]
 
     def _batches(self, step: int, groups: Groups) -> Iterator[OptimizerBatch]:
         """This rank's share of every optimizer batch.

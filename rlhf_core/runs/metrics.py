@@ -106,8 +106,7 @@ class MetricLogger:
         self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
         if self.writes:
             self.progress(step, self.total_steps, {**metrics, **seconds})
-        event = hk.StepMetrics(step, dict(metrics))
-        self.hooks.fire("rlhf_step_end", event)
+        self.hooks.fire("rlhf_step_end", hk.StepMetrics(step, dict(metrics)))
         for monitor in self.monitors:
             self._observe(monitor, step, dict(metrics))
 

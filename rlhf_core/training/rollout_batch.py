@@ -84,11 +84,6 @@ class TrainingSample:
         """Completion tokens that count."""
         return int(self.mask_T.sum())
 
-    @property
-    def zero_advantage(self) -> bool:
-        """True if every advantage is zero: no policy gradient comes from it."""
-        return not np.any(self.advantages_T)
-
 
 def prompts_and_completions(
     samples: Sequence[TrainingSample],

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from rlhf_core.distributed.group import engine_on_every_rank
-from rlhf_core.distributed.whole_weights import Weights, use_whole_weights
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
@@ -103,11 +103,9 @@ class WeightSync:
     def _write(self, version: int, strategy: Strategy) -> Written:
         if self._written is None or self._written[0] != version:
             records: list[Any] = []
-
-            def write(weights: Weights) -> None:
-                records.append(self.engine.write_weights(version, weights))
-
-            use_whole_weights(strategy, self.policy, write)
+            use_whole_weights(
+                strategy, self.policy, lambda weights: records.append(self.engine.write_weights(version, weights))
+            )
             record = strategy.gather_objects(records[0] if records else None)[0]
             self._written = version, Written(record)
         return self._written[1]

@@ -81,7 +81,7 @@ def gradient(
     settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
     loss = CheckedLoss(GrpoClip(0.2, 0.2), terms=[PolicyTerms(kl)])
     totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
-    kept = [i for i in rows if not i.zero_advantage] if drop else rows
+    kept = [i for i in rows if i.advantages_T.any()] if drop else rows
     Learner(PolicyModule(model(), 1.0, ForwardOptions(share_prefix=share)), loss, strategy, settings, 1).update(
         kept, totals
     )

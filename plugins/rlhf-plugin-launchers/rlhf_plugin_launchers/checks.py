@@ -48,11 +48,9 @@ def check_shared(run_dir: Path, token: str, rank_0_dir: str, place: str) -> None
     """Look for rank 0's token in the run directory."""
     ends = time.monotonic() + SHARED_S
     while True:
-        try:
+        with contextlib.suppress(OSError):
             if (run_dir / TOKEN).read_text() == token:
                 return
-        except OSError:
-            pass
         if time.monotonic() > ends:
             raise UserError(
                 f"{place} has another run directory: '{run_dir}' there is not rank 0's '{rank_0_dir}'",

@@ -11,7 +11,6 @@ import click
 
 from rlhf_core.cli import complete, print_turn
 from rlhf_core.data.files import FileRows, parse_json, read_parquet, read_text
-from rlhf_core.data.jsonl import flaw_of
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt

@@ -52,18 +52,12 @@ def sigterm_as_interrupt() -> Generator[None, None, None]:
 
     A caller's own handler stays, and so does everything outside of the main thread.
     """
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    with contextlib.ExitStack() as stack:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # not the main thread, to which no signal comes
+                signal.signal(signal.SIGTERM, _interrupt)
+                stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
         yield
-        return
-    try:
-        signal.signal(signal.SIGTERM, _interrupt)
-    except ValueError:  # not the main thread, to which no signal comes
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -163,8 +163,7 @@ class OfflineTrainer:
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
         tokens = sum(i.tokens for i in batch)
-        event = StepMetrics(step, {"sequences": len(batch), "tokens": tokens})
-        self.session.hooks.fire("rlhf_batch_ready", event)
+        self.session.hooks.fire("rlhf_batch_ready", StepMetrics(step, {"sequences": len(batch), "tokens": tokens}))
         recorder = ExampleRecorder()
         metrics = self.learner.update(self._share(self.prepared(step, batch)), observe=recorder)
         rows = example_rows(self.task, batch, recorder.rows, self.strategy, self.config.trace_prompts)
