@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rlhf_core.distributed.group import LocalStrategy as LocalStrategy
     from rlhf_core.distributed.group import OnRanks as OnRanks
     from rlhf_core.distributed.whole_weights import decoder_layers as decoder_layers
-    from rlhf_core.distributed.whole_weights import use_whole_weights as use_whole_weights
     from rlhf_core.plugins.strategy_protocols import NormPart as NormPart
     from rlhf_core.plugins.strategy_protocols import OptimizerPlan as OptimizerPlan
     from rlhf_core.plugins.strategy_protocols import ShardedForward as ShardedForward

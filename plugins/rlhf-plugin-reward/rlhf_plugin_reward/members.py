@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhf_core.data import whole_folder, write_json
-from rlhf_core.distributed import LocalStrategy, Strategy, use_whole_weights
+from rlhf_core.distributed import LocalStrategy, Strategy
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models import has_no_weights
 from rlhf_core.training import Learner, NoGradForward
 from rlhf_plugin_reward.classifier_files import save_classifier

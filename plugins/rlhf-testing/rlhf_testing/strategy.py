@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext, ComponentConfig, RlhfError
-from rlhf_core.distributed import use_whole_weights
 from rlhf_core.distributed.checked import checked_strategy
 from rlhf_core.distributed.optimizer import prepare_training
+from rlhf_core.distributed.whole_weights import use_whole_weights
 from rlhf_core.models.tensor_files import like
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_testing.config import check_config
