@@ -22,38 +22,7 @@ from typing import Any, NamedTuple
 from scripts._distribution import install
 from scripts.faults._process import finish, kill_when
 
-MODULE = """
-from typing import ClassVar
-from rlhf_plugin_episodes.tool_formats import ParsedToolCalls, RawToolCall
-from rlhf_plugin_episodes.config import EnvironmentConfig
-from rlhf_plugin_episodes.tool_spec import tool_spec
-
-class EffectsConfig(EnvironmentConfig):
-    name: str = "effects"
-    component: ClassVar[str] = "audit_environment:Effects"
-    tool_specs: ClassVar = (tool_spec("note", "Writes.", text="string"),)
-    file: str = ""
-
-class PureConfig(EffectsConfig):
-    name: str = "pure"
-    pure: ClassVar[bool] = True
-
-class Effects:
-    def __init__(self, config): self.file = config.file
-    def reset(self, prompt, seed): self.name, self.count, self.sum = f"{prompt.id} {seed}", 0, 0
-    def step(self, calls):
-        wrote = "|".join(call.arguments["text"] for call in calls)  # two calls of one place are two effects
-        self.count, self.sum = self.count + len(calls), self.sum + sum(map(ord, wrote))
-        if self.file:
-            with open(self.file, "a") as file: file.write(f"{self.name} {self.count} {wrote!r}\\n")
-        return [f"{self.count}"] * len(calls)
-    def score(self, sample): return float(self.sum % 7)
-    def state_dict(self): return [self.name, self.count, self.sum]
-    def load_state_dict(self, state): self.name, self.count, self.sum = state
-
-class Always:  # whatever a policy with random weights writes is a call
-    def take(self, text): return ParsedToolCalls("", [RawToolCall(text, "note", {"text": text})])
-"""
+MODULE = Path(__file__).with_name("kills_environment.txt").read_text()
 ENTRIES = (
     "[rlhf.environment]\neffects = audit_environment:EffectsConfig\npure = audit_environment:PureConfig\n"
     "[rlhf.tool_format]\nalways = audit_environment:Always\n"
