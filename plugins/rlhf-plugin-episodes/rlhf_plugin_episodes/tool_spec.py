@@ -8,10 +8,13 @@ from typing import Any
 from rlhf_core.data import Tool
 
 
-def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
+def tool_spec(name: str, description: str, /, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
     """A tool as the chat template is given it, in OpenAI's form. ``parameters``: name -> JSON type, such as
-    ``"string"``, or a whole schema; ``required`` None means all. Example: ``tool_spec("search", "Finds a fact.",
-    query="string")``"""
+    ``"string"``, or a whole schema, with ``enum``, ``description`` or ``default``; ``required`` None means all.
+
+    Example:
+        tool_spec("search", "Finds a fact.", ["name"], name="string", unit={"enum": ["C", "F"], "default": "C"})
+    """
     properties = {key: {"type": value} if isinstance(value, str) else value for key, value in parameters.items()}
     schema = {
         "type": "object",
