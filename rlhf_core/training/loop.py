@@ -187,7 +187,7 @@ class _StepsOfCaller:
         )
 
 
-def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedModel:
+def load_trained_policy(ctx: BuildContext) -> LoadedModel:
     """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
 
     With a strategy that shards it before it has weights
@@ -197,14 +197,11 @@ def load_trained_policy(ctx: BuildContext, *, whole: bool = False) -> LoadedMode
     module's ``forward(samples, compute)`` must then return ``compute(module, samples)``, in which
     :class:`~rlhf_core.training.offline.trainer.OfflineTrainer` tries the model.
 
-    Args:
-        whole: every rank needs all weights before.
-
     Raises:
         ModelError: see :func:`rlhf_core.models.load.load_policy`.
     """
     device = ctx.strategy.device
-    policy = load_policy(ctx.config.model, weights=whole or not isinstance(ctx.strategy, ShardedLoading))
+    policy = load_policy(ctx.config.model, weights=not isinstance(ctx.strategy, ShardedLoading))
     if not has_no_weights(policy.model):
         policy.model.to(device)
     set_precision(policy.model, precision_of(ctx.config))
