@@ -381,7 +381,7 @@ def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", rows)
     code, _, err = run(*VERIFIER, "--pairs", path)
     assert (code, "has no score for 18 of 72 responses" in err, "--max-missing" in err) == (1, True, True), err
-    assert "has no reference answer" in err
+    assert "there is no reference answer" in err
     code, out, err = run(*VERIFIER, "--pairs", path, "--max-missing", "0.3", "--json")
     assert code == 0, err
     result = json.loads(out)["rewards"]["verifier"]

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import create_model
+
 from rlhf_core.config import component
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, JsonSchemaConfig
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
@@ -19,85 +23,36 @@ from rlhf_plugin_verifiers.maths.config import (
 from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
 
-class Gsm8kRewardConfig(VerifierRewardConfig):
-    """Rewards the number that a completion states; see verifier ``gsm8k``."""
-
-    name: str = "gsm8k"
-    verifier: component("verifier") = Gsm8kConfig(name="gsm8k")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class MathRewardConfig(VerifierRewardConfig):
-    """Rewards an answer that is mathematically equal to the reference; see verifier ``math``."""
-
-    name: str = "math"
-    verifier: component("verifier") = MathConfig(name="math")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class MinervaMathRewardConfig(VerifierRewardConfig):
-    """Rewards a boxed answer only; see verifier ``minerva_math``."""
-
-    name: str = "minerva_math"
-    verifier: component("verifier") = MinervaMathConfig(name="minerva_math")  # pyright: ignore[reportInvalidTypeForm]
+def _reward(class_name: str, verifier: Any, rewarded: str) -> type[VerifierRewardConfig]:
+    """The configuration of a reward that calls one verifier, under its name."""
+    name = verifier.model_fields["name"].default
+    return create_model(
+        class_name,
+        __base__=VerifierRewardConfig,
+        __module__=__name__,
+        __doc__=f"Rewards {rewarded}; see verifier ``{name}``.",
+        name=(str, name),
+        verifier=(component("verifier"), verifier(name=name)),
+    )
 
 
-class R1ZeroRewardConfig(VerifierRewardConfig):
-    """Rewards ``</think> <answer> ... </answer>`` with the right answer; see verifier ``r1_zero``."""
-
-    name: str = "r1_zero"
-    verifier: component("verifier") = R1ZeroConfig(name="r1_zero")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class QuestionOnlyRewardConfig(VerifierRewardConfig):
-    """Rewards the last box of an answer to the bare question; see verifier ``question_only``."""
-
-    name: str = "question_only"
-    verifier: component("verifier") = QuestionOnlyConfig(name="question_only")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class IFEvalRewardConfig(VerifierRewardConfig):
-    """Rewards following the instructions that a row lists; see verifier ``ifeval``."""
-
-    name: str = "ifeval"
-    verifier: component("verifier") = IFEvalConfig(name="ifeval")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class IFBenchRewardConfig(VerifierRewardConfig):
-    """Rewards following the instructions that a row lists, loosely; see verifier ``ifbench``."""
-
-    name: str = "ifbench"
-    verifier: component("verifier") = IFBenchConfig(name="ifbench")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class ExactRewardConfig(VerifierRewardConfig):
-    """Rewards exactly the reference answer; see verifier ``exact``."""
-
-    name: str = "exact"
-    verifier: component("verifier") = ExactConfig(name="exact")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class AnswerTagsRewardConfig(VerifierRewardConfig):
-    """Rewards the reference's words between answer tags; see verifier ``answer_tags``."""
-
-    name: str = "answer_tags"
-    verifier: component("verifier") = AnswerTagsConfig(name="answer_tags")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class ChoiceRewardConfig(VerifierRewardConfig):
-    """Rewards the right letter; see verifier ``choice``."""
-
-    name: str = "choice"
-    verifier: component("verifier") = ChoiceConfig(name="choice")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class JsonSchemaRewardConfig(VerifierRewardConfig):
-    """Rewards JSON that fits a schema; see verifier ``json_schema``."""
-
-    name: str = "json_schema"
-    verifier: component("verifier") = JsonSchemaConfig(name="json_schema")  # pyright: ignore[reportInvalidTypeForm]
-
-
-class GymRewardConfig(VerifierRewardConfig):
-    """Rewards what a reasoning-gym task scores; see verifier ``reasoning_gym``."""
-
-    name: str = "reasoning_gym"
-    verifier: component("verifier") = GymVerifierConfig(name="reasoning_gym")  # pyright: ignore[reportInvalidTypeForm]
+Gsm8kRewardConfig = _reward("Gsm8kRewardConfig", Gsm8kConfig, "the number that a completion states")
+MathRewardConfig = _reward("MathRewardConfig", MathConfig, "an answer that is mathematically equal to the reference")
+MinervaMathRewardConfig = _reward("MinervaMathRewardConfig", MinervaMathConfig, "a boxed answer only")
+R1ZeroRewardConfig = _reward(
+    "R1ZeroRewardConfig", R1ZeroConfig, "``</think> <answer> ... </answer>`` with the right answer"
+)
+QuestionOnlyRewardConfig = _reward(
+    "QuestionOnlyRewardConfig", QuestionOnlyConfig, "the last box of an answer to the bare question"
+)
+IFEvalRewardConfig = _reward("IFEvalRewardConfig", IFEvalConfig, "following the instructions that a row lists")
+IFBenchRewardConfig = _reward(
+    "IFBenchRewardConfig", IFBenchConfig, "following the instructions that a row lists, loosely"
+)
+ExactRewardConfig = _reward("ExactRewardConfig", ExactConfig, "exactly the reference answer")
+AnswerTagsRewardConfig = _reward(
+    "AnswerTagsRewardConfig", AnswerTagsConfig, "the reference's words between answer tags"
+)
+ChoiceRewardConfig = _reward("ChoiceRewardConfig", ChoiceConfig, "the right letter")
+JsonSchemaRewardConfig = _reward("JsonSchemaRewardConfig", JsonSchemaConfig, "JSON that fits a schema")
+GymRewardConfig = _reward("GymRewardConfig", GymVerifierConfig, "what a reasoning-gym task scores")

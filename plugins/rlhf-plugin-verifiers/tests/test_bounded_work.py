@@ -147,6 +147,7 @@ def test_memory_that_the_completion_asks_for_is_wrong_and_that_of_the_reference_
         verifier.verify(sample("small or large", "large"))
 
 
+@pytest.mark.slow
 def test_a_pattern_that_is_late_on_its_reference_too_has_no_verdict(
     make_verifier: Callable, sample: Callable[..., Sample]
 ) -> None:
