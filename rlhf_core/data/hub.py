@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,8 @@ def _answers(address: str) -> bool:
 @contextlib.contextmanager
 def hub_or_cache() -> Generator[None, None, None]:
     """Let ``datasets`` take what lies in its cache where the hub does not answer, and not ask it again and again."""
-    import datasets
-    from huggingface_hub import constants
-
-    flags = [(module, module.HF_HUB_OFFLINE) for module in (constants, datasets.config)]
+    modules: list[Any] = [import_module(name) for name in ("huggingface_hub.constants", "datasets.config")]
+    flags = [(module, module.HF_HUB_OFFLINE) for module in modules]
     for module, _ in flags:
         module.HF_HUB_OFFLINE = not hub_reachable()
     try:

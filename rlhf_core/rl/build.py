@@ -173,7 +173,7 @@ class PartsBuilder:
             forward_check=forward_check,
             trained=trained,
             drift_bound=drift_bound(
-                engine, self.model, corrected=self.online is None or self.online.correction != "off"
+                engine, self.model, corrected=self.online is None or policy_terms(self.online).correction != "off"
             ),
         )
 
