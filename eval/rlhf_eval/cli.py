@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlhf_core.cli import OpenGroup, unsafe_option
+from rlhf_core.cli import OpenGroup, say, unsafe_option
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -154,7 +154,7 @@ def run(
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
-    results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
+    results = evaluate_all(jobs, ctx, out, lambda text: say(text, err=True), budget)
     if as_json:
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
         emit_json(named if len(jobs) > 1 else named[0])
@@ -162,7 +162,7 @@ def run(
     for folder, result in results:
         stored = read(folder)
         show(stored.title, result, stored.rows, failures)
-        click.echo(f"\nrows, report and pass rates: {folder}\n")
+        say(f"\nrows, report and pass rates: {folder}\n")
     if len(jobs) > 1:
         show_all(results)
 
@@ -178,7 +178,7 @@ def _run_lm_eval(
         emit_json({"folder": str(folder), **metrics})
     else:
         table(("metric", "value"), ((k, f"{v:.4f}") for k, v in metrics.items()))
-        click.echo(f"\nrows and report: {folder}")
+        say(f"\nrows and report: {folder}")
 
 
 def suite_of(

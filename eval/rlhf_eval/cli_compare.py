@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.argument("first", type=click.Path(path_type=Path))
@@ -38,20 +40,20 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
             for evaluation, mean in zip(stored, comparison["mean"])
         ),
     )
-    click.echo(
+    say(
         f"\n{comparison['prompts']} prompts in both ({comparison['only_first']} only in {first}, "
         f"{comparison['only_second']} only in {second})"
     )
-    click.echo(f"{second} minus {first}: {interval(comparison['difference'])}")
+    say(f"{second} minus {first}: {interval(comparison['difference'])}")
     flips = comparison["mcnemar"]
-    click.echo(
+    say(
         f"first completions of {flips['prompts']} prompts: {flips['lost']} right only in {first}, "
         f"{flips['gained']} only in {second}; McNemar p = {flips['p']:.3g}"
     )
     for change in ("lost", "gained"):
         if flips[f"examples_{change}"]:
-            click.echo(f"  {change}: {', '.join(flips[f'examples_{change}'])}")
+            say(f"  {change}: {', '.join(flips[f'examples_{change}'])}")
     for row in comparison["settings"]:
         both = f"{row['first']!r:.60} in {first}, {row['second']!r:.60} in {second}"
-        click.secho(f"warning: {row['key']} differs: {both}", fg="yellow")
-    click.echo(verdict(comparison))
+        say(f"warning: {row['key']} differs: {both}", fg="yellow")
+    say(verdict(comparison))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.argument("environment", metavar="ENV")
@@ -83,10 +85,10 @@ def episodes(
         limit=limit,
         selectors=tuple(parse_selector(text, ctx) for text in best_by),
     )
-    folder, result = evaluate_episodes(job, ctx, out, lambda text: click.echo(text, err=True))
+    folder, result = evaluate_episodes(job, ctx, out, lambda text: say(text, err=True))
     if as_json:
         emit_json({"folder": str(folder), "environment": environment, **result})
         return
     stored = read(folder)
     show(stored.title, result, stored.rows, failures)
-    click.echo(f"\nrows, report and pass rates: {folder}\n")
+    say(f"\nrows, report and pass rates: {folder}\n")

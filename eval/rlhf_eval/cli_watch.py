@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_eval.cli import suite_options
 
 
@@ -56,7 +57,7 @@ def watch(
 
     ctx = context_of(open_registry(), seed=seed)
     watcher = Watcher(run, suite_of(ctx, suite, **options_of((suite,), options)[0]), ctx, out, base=base)
-    summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
+    summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: say(text, err=True))
     if as_json:
         emit_json(summary)
     else:
@@ -82,10 +83,10 @@ def show(summary: Mapping[str, Any]) -> None:
     ]
     table(("checkpoint", "right", *modes, "truncated", "tokens", ""), rows)
     if summary["missed"]:
-        click.secho(
+        say(
             f"warning: removed by the run before they could be evaluated: {', '.join(summary['missed'])}; "
             "raise trainer.keep_checkpoints",
             fg="yellow",
         )
     if summary["drift"]:
-        click.echo(summary["drift"])
+        say(summary["drift"])

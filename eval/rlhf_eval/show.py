@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 from rlhf_eval.plot import curves
 from rlhf_eval.report import warnings
 
@@ -22,18 +20,18 @@ def interval(estimate: Mapping[str, Any]) -> str:
 
 
 def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: int = 2) -> None:
-    click.secho(title, bold=True)
+    say(title, bold=True)
     prompt_counts = (
         f"{result['prompts']} prompts, {result['samples']} completion{'s' * (result['samples'] > 1)} of each"
     )
-    click.echo(f"{prompt_counts}, sampled and judged in {result['seconds']:.0f} s; 95 % intervals\n")
+    say(f"{prompt_counts}, sampled and judged in {result['seconds']:.0f} s; 95 % intervals\n")
     named = curves(result)
     table(("k", *named), ([k, *(interval(c[k]) if k in c else "" for c in named.values())] for k in result["pass_at"]))
     for mode, value in result.get("modes", {}).items():
-        click.echo(f"{mode}: {interval(value)}")
+        say(f"{mode}: {interval(value)}")
     if result["parts"]:
-        click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in result["parts"].items()))
-    click.echo()
+        say("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in result["parts"].items()))
+    say()
     total = result["completions"]
     table(
         ("category", "completions", "share"),
@@ -42,10 +40,10 @@ def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: i
     ends = result["endings"]
     stops = "; ".join(f"{s!r} {n}" for s, n in ends["stop_strings"].items())
     reasons = ", ".join(f"{reason} {count / total:.1%}" for reason, count in ends["reasons"].items())
-    click.echo(f"\nended by: {reasons}" + (f" ({stops})" if stops else ""))
-    click.echo(f"tokens: {ends['tokens']['mean']:.0f} on average, {ends['tokens']['max']} at most")
+    say(f"\nended by: {reasons}" + (f" ({stops})" if stops else ""))
+    say(f"tokens: {ends['tokens']['mean']:.0f} on average, {ends['tokens']['max']} at most")
     for text in warnings(result):
-        click.secho(f"warning: {text}", fg="yellow")
+        say(f"warning: {text}", fg="yellow")
     show_failures(rows, failures)
 
 
@@ -65,14 +63,14 @@ def show_failures(rows: Sequence[Row], count: int) -> None:
                 shown.setdefault(row["id"], row)
         if not shown:
             continue
-        click.secho(f"\n{name}", bold=True)
+        say(f"\n{name}", bold=True)
         for row in shown.values():
             end = row["completion"].strip()
-            click.echo(
+            say(
                 f"  {row['id']}#{row['sample']}  wanted {shorten(str(row['answer']), 30)}; {row['detail'][:80]}"
                 f" [{row['finish_reason']}]"
             )
-            click.echo(f"    ... {shorten(end[-300:], 200)}" if len(end) > 200 else f"    {shorten(end, 200)}")
+            say(f"    ... {shorten(end[-300:], 200)}" if len(end) > 200 else f"    {shorten(end, 200)}")
 
 
 def shorten(text: str, width: int) -> str:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
+    from rlhf_core.cli.common import CONTROL as CONTROL
     from rlhf_core.cli.common import context_of as context_of
     from rlhf_core.cli.common import emit_json as emit_json
     from rlhf_core.cli.common import open_registry as open_registry
+    from rlhf_core.cli.common import say as say
     from rlhf_core.cli.common import table as table
+    from rlhf_core.cli.common import visible as visible
     from rlhf_core.cli.episodes import load_sampler as load_sampler
     from rlhf_core.cli.episodes import print_turn as print_turn
     from rlhf_core.cli.groups import OpenGroup as OpenGroup

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +21,57 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry
 
 
+CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f"
+    "\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]"
+)
+"""What acts on a terminal or on the order of letters, or is not seen; line feed and tab are text."""
+
+
+def visible(text: str) -> str:
+    r"""A text of any origin with :data:`CONTROL` characters as JSON writes them, so that they show and do not act.
+
+    Example:
+        >>> visible("\x1b]0;title\x07 \u202e")
+        '\\u001b]0;title\\u0007 \\u202e'
+    """
+    return CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def say(text: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Print a text of any origin, :func:`visible`; on stderr with ``err``, in click's ``style`` (``bold``, ``fg``).
+
+    Nothing else in the toolkit writes to a terminal, so no data, model, tool or judge can control it.
+    """
+    shown = visible(str(text))
+    click.echo(click.style(shown, **style) if style else shown, err=err, nl=nl)
+
+
+class _Visible(logging.Formatter):
+    """A record as one :func:`visible` text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def emit_json(value: Any) -> None:
     """Print JSON for a machine."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print aligned columns; plain text, so that it can be piped."""
-    cells = [[str(c) for c in row] for row in rows]
+    cells = [[visible(str(c)) for c in row] for row in rows]
     widths = [max([len(h), *(len(r[i]) for r in cells)]) for i, h in enumerate(headers)]
     for row in [list(headers), ["-" * w for w in widths], *cells]:
-        click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
+        say("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
 
 
 def set_up_process() -> None:
     """Warnings to stderr in one line each; libraries keep quiet about loading, also those that are imported later."""
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Visible("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     _quiet_environment()
     if "transformers" in sys.modules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
+from rlhf_core.cli.common import say
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
@@ -121,4 +121,4 @@ def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:
     facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
     facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
     text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
-    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")
+    say("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")

@@ -8,7 +8,7 @@ import traceback
 import click
 
 from rlhf_core._version import __version__
-from rlhf_core.cli.common import set_up_process
+from rlhf_core.cli.common import say, set_up_process
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
@@ -61,7 +61,7 @@ def _main(argv: list[str] | None) -> None:
         code = cli.main(args=argv, prog_name="rlhf", standalone_mode=False)
         raise SystemExit(code if isinstance(code, int) else 0)
     except click.exceptions.Abort as error:  # click's name for Ctrl-C
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         raise SystemExit(130) from error
     except click.ClickException as error:
         from rlhf_core.cli.groups import lost_command
@@ -74,24 +74,24 @@ def _main(argv: list[str] | None) -> None:
         else:
             error.show()
         if hint:
-            click.echo(hint, err=True)
+            say(hint, err=True)
         if (lost := lost_command(cli, words)) is not None:
-            click.echo(f"note: {lost}", err=True)
+            say(f"note: {lost}", err=True)
         raise SystemExit(2) from error
     except RlhfError as error:
         if debug:
-            traceback.print_exc()
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
+            say(traceback.format_exc(), err=True)
+        say("error: ", fg="red", bold=True, nl=False, err=True)
+        say(str(error), err=True)
         if argv is None and isinstance(error, DeadlineExceeded):
             hard_exit(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
         raise SystemExit(error.exit_code) from error
     except BrokenPipeError as error:
         raise SystemExit(0) from error
     except Exception as error:
-        traceback.print_exc()
+        say(traceback.format_exc(), err=True)
         name = type(error).__name__
-        click.echo(f"\nrlhf failed unexpectedly ({name}). `rlhf doctor` checks the installation.", err=True)
+        say(f"\nrlhf failed unexpectedly ({name}). `rlhf doctor` checks the installation.", err=True)
         raise SystemExit(1) from error
 
 

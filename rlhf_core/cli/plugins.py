@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli.common import say
 from rlhf_core.plugins.registry import KINDS
 
 if TYPE_CHECKING:
@@ -76,11 +77,11 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
         emit_json(rows)
         return
     for row in rows:
-        click.echo(f"{row['kind']} {row['name']}  ({row['distribution']} {row['version']}, {row['value']})")
-        click.echo(f"  {row['about']}")
+        say(f"{row['kind']} {row['name']}  ({row['distribution']} {row['version']}, {row['value']})")
+        say(f"  {row['about']}")
         for key, field in row["settings"].items():
             default = f" = {field['default']!r}" if "default" in field else ""
-            click.echo(f"  {key}{default}  {field.get('description', '')}".rstrip())
+            say(f"  {key}{default}  {field.get('description', '')}".rstrip())
 
 
 @plugins.command()
@@ -90,7 +91,7 @@ def disable(distribution: str) -> None:
     from rlhf_core.plugins.entry_points import set_disabled, stored_names
 
     path = set_disabled([*stored_names(), distribution])
-    click.echo(f"{distribution} is disabled ({path})")
+    say(f"{distribution} is disabled ({path})")
 
 
 @plugins.command()
@@ -101,6 +102,6 @@ def enable(distribution: str) -> None:
 
     path = set_disabled([d for d in stored_names() if d != normalise(distribution)])
     if normalise(distribution) in disabled_distributions():
-        click.echo(f"{distribution} is still disabled by ${VARIABLE}")
+        say(f"{distribution} is still disabled by ${VARIABLE}")
         return
-    click.echo(f"{distribution} is enabled ({path})")
+    say(f"{distribution} is enabled ({path})")

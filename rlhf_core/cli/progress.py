@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from rlhf_core.cli.common import say, visible
 from rlhf_core.runs.work import Advance
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class StepPrinter:
     def say(self, text: str) -> None:
         """Print one line above the bar."""
         if self.notebook is not None:
-            print(text)
+            print(visible(text))
         elif not self.quiet:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def step(self, step: int, total: int | None, metrics: Mapping[str, float]) -> None:
         """Show a finished step."""
@@ -184,9 +184,9 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     from rlhf_core.runs.metrics import compared_steps
 
     steps = int(summary["steps"])
-    click.echo(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
+    say(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
     if summary.get("stop_reason"):
-        click.echo(f"stopped because: {summary['stop_reason']}")
+        say(f"stopped because: {summary['stop_reason']}")
     for before, after, label in (
         ("reward_first", "reward_last", "reward"),
         ("loss_first", "loss_last", "loss"),
@@ -196,13 +196,13 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
             count = compared_steps(steps)
             of = f"first and last {f'{count} steps, means' if count > 1 else 'step'}" if steps > 1 else "1 step"
             start = f"{summary[before]:.3f} -> " if steps > 1 else ""
-            click.echo(f"{label}: {start}{summary[after]:.3f} ({of})")
+            say(f"{label}: {start}{summary[after]:.3f} ({of})")
     _print_evaluation(summary)
     _print_gold(summary)
     dropped = {k: v for k, v in summary.get("dropped", {}).items() if v and k != "scores_ok"}
     if dropped:
-        click.echo("counted: " + ", ".join(f"{k} {v}" for k, v in dropped.items()))
-    click.echo(f"model:   {folder / 'final'}\nrun:     {folder}   (rlhf runs show {folder})")
+        say("counted: " + ", ".join(f"{k} {v}" for k, v in dropped.items()))
+    say(f"model:   {folder / 'final'}\nrun:     {folder}   (rlhf runs show {folder})")
 
 
 def _print_evaluation(summary: Mapping[str, Any]) -> None:
@@ -218,15 +218,15 @@ def _print_evaluation(summary: Mapping[str, Any]) -> None:
         "eval/gold/hollow",
     ):
         if key in before and key in after:
-            click.echo(f"held out, {key[5:].replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
+            say(f"held out, {key[5:].replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
 
 
 def _print_gold(summary: Mapping[str, Any]) -> None:
     for row in summary.get("examples", []):
-        click.echo(f"\n  {row['prompt']}\n    before: {row['before']}\n    after:  {row['after']}")
+        say(f"\n  {row['prompt']}\n    before: {row['before']}\n    after:  {row['after']}")
     if "gold_win_rate" in summary:
         low, high = summary["gold_win_rate_interval"]
-        click.echo(
+        say(
             f"\nwin rate over the starting policy by the gold score: {summary['gold_win_rate']:.1%} "
             f"(95 % interval {low:.1%} to {high:.1%}, {summary['gold_win_rate_prompts']} held-out prompts)"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli.common import say
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_here, resolve_options, run_options, sugar_of
 from rlhf_core.types.errors import PluginError, RlhfError
@@ -121,12 +122,12 @@ def _print_dry_run(plan: Plan, texts: Sequence[str], as_json: bool) -> None:
         emit_json(plan.to_json())
         return
     if not texts:
-        click.echo("dry run: the settings are in order; nothing was trained or written\n")
+        say("dry run: the settings are in order; nothing was trained or written\n")
         for component in plan.components:
-            click.echo(f"{component['kind']:<12}{component['name']}")
-        click.echo("\nrlhf-plugin-preflight checks models and data too, and counts steps, tokens and memory")
+            say(f"{component['kind']:<12}{component['name']}")
+        say("\nrlhf-plugin-preflight checks models and data too, and counts steps, tokens and memory")
     for text in texts:
-        click.echo(text)
+        say(text)
 
 
 def _train_rank(

@@ -89,7 +89,7 @@ def test_the_environments_score_is_found_in_the_rows_of_an_evaluation(tmp_path: 
     assert outcome(value=0.0, score=0.25) == 0.25
     assert outcome() is None
     for wrong in (float("nan"), "much", True):
-        with pytest.raises(DatasetError, match="column 'score' holds (no finite number|a number that is not)") as refused:
+        with pytest.raises(DatasetError, match=r"column 'score' holds (no|a) .*finite") as refused:
             outcome(score=wrong)
         assert ":1" in str(refused.value) or "line 1" in str(refused.value.where)
 

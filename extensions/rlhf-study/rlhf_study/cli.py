@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_core.config import Registry
     from rlhf_study.config import StudyConfig
@@ -53,7 +55,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         emit_json(rows)
     elif not rows:
-        click.echo("no studies are installed; those of this repository: pip install -e extensions/rlhf-studies")
+        say("no studies are installed; those of this repository: pip install -e extensions/rlhf-studies")
     else:
         table(
             ("name", "recorded", "question"), ((r["name"], "yes" if r["recorded"] else "", r["question"]) for r in rows)
@@ -73,10 +75,10 @@ def show(name: str, as_json: bool) -> None:
         file = record.folder / "result.json" if record.folder else None
         if file is None or not file.is_file():
             raise UserError(f"nothing is recorded of '{name}'", fix=f"rlhf study run {name}")
-        click.echo(file.read_text().rstrip())
+        say(file.read_text().rstrip())
         return
     missing = f"Nothing is recorded yet: rlhf study run {name}"
-    click.echo("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
+    say("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
 
 
 @study.command(cls=SeedsCommand)
@@ -106,11 +108,9 @@ def run(
     registry = open_registry()
     configs = {name: configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)}
     out = out or Path("runs", "studies-smoke" if smoke else "studies")
-    tables = run_studies(
-        configs, out, jobs, spelled(names, seeds, smoke, settings), lambda line: click.echo(line, err=True)
-    )
+    tables = run_studies(configs, out, jobs, spelled(names, seeds, smoke, settings), lambda line: say(line, err=True))
     for name, text in tables.items():
-        click.echo(f"{name}\n\n{text}\n" if len(tables) > 1 else text)
+        say(f"{name}\n\n{text}\n" if len(tables) > 1 else text)
 
 
 def configured(

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from rlhf_core.cli import say
+
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = (
     click.argument("more", metavar="[SUITE...]", nargs=-1),
@@ -126,7 +128,7 @@ def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
     from rlhf_plugin_agents.show import show
 
     as_json = options.pop("as_json")
-    results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
+    results = evaluate_all(suites, options, lambda text: say(text, err=True))
     if as_json:
         emit_json(results)
     else:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 CATALOGUE = {"tool_use": 8, "multi_step": 6, "failure_recovery": 3}
 """Category -> tasks: 17, as the recipe that this follows has them."""
 ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
@@ -46,7 +48,7 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     if dry_run:
         for category in dict.fromkeys(chosen):
             for task in _prepared(category, options)[1]:
-                click.echo(f"{task.id}: {task.messages[-1]['content']}")
+                say(f"{task.id}: {task.messages[-1]['content']}")
         return
     played = {c: _plays(c, output, options) for c in dict.fromkeys(chosen)}
     rows: dict[str, dict[str, Any]] = {}
@@ -57,12 +59,12 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
         rows |= {key: row for key, row in different.items() if key not in rows}
         missing = sum(p["value"] is None for p in plays)
         tasks = len({p["task"] for p in plays})
-        click.echo(
+        say(
             f"{category}: {tasks} tasks, {len(plays)} plays, {len(right)} right, {len(different)} of them different"
             + (f", {missing} without an answer: the same command plays them again" if missing else "")
         )
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()))
-    click.echo(f"rows: {output} ({len(rows)}); rlhf train --algo sft --dataset {output} --set trainer.learn=all")
+    say(f"rows: {output} ({len(rows)}); rlhf train --algo sft --dataset {output} --set trainer.learn=all")
 
 
 def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -73,7 +75,7 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
     job, tasks, ctx = _prepared(category, options)
     tools = {t.id: [dict(s) for s in t.open(0).box.specs] for t in tasks}
     plays = output.with_name(f"{output.name}.plays") / category
-    folder, _ = evaluate(job, ctx, plays, options["workers"], lambda text: click.echo(f"{category}: {text}", err=True))
+    folder, _ = evaluate(job, ctx, plays, options["workers"], lambda text: say(f"{category}: {text}", err=True))
     return sorted(read_jsonl(folder / "rows.jsonl"), key=lambda r: (r["task"], r["trial"])), tools
 
 

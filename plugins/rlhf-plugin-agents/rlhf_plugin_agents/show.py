@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 
 COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing", "stopped by")
 
 
 def show(results: Mapping[str, Any]) -> None:
     for one in results["evaluations"]:
-        click.echo(f"\n{one['suite']}, {one['agent']}")
+        say(f"\n{one['suite']}, {one['agent']}")
         parts = {"all": one, **one["categories"], **{f"level {k}": v for k, v in one.get("levels", {}).items()}}
         trials = tuple(f"pass^{k}" for k in one.get("pass^k", ()))
         table((*COLUMNS, *trials), [_row(name, part) for name, part in parts.items()])
         if recording := one.get("recording"):
-            click.echo(
+            say(
                 f"{recording['same_reward']} of {recording['trajectories']} have the published reward; "
                 f"{recording['differing_results']} results differ from the recording"
             )
             if recording["other_task"]:
-                click.echo(f"{recording['other_task']} were recorded with other gold actions or outputs of their task")
+                say(f"{recording['other_task']} were recorded with other gold actions or outputs of their task")
             for d in recording["examples"]:
                 call = f"{d['task']}, trial {d['trial']}, call {d['call']} ({d['name']})"
-                click.echo(f"  {call}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
+                say(f"  {call}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
         if one["missing"]:
-            click.echo(f"{one['missing']} without a verdict: the same command plays them again")
-        click.echo(f"rows, report and transcripts (report.html): {one['folder']}")
+            say(f"{one['missing']} without a verdict: the same command plays them again")
+        say(f"rows, report and transcripts (report.html): {one['folder']}")
     for pair in results["comparisons"]:
-        click.echo(f"\n{pair['suite']}, {pair['second']} minus {pair['first']}: {_difference(pair)}")
+        say(f"\n{pair['suite']}, {pair['second']} minus {pair['first']}: {_difference(pair)}")
         for name, part in pair["categories"].items():
-            click.echo(f"  {name}: {_difference(part)}")
+            say(f"  {name}: {_difference(part)}")
 
 
 def _difference(pair: Mapping[str, Any]) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import click
-
+from rlhf_core.cli import say
 from rlhf_core.rollouts import Rollout
 
 
@@ -28,7 +27,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """What is no answer goes to stderr, so that stdout holds answers only."""
-        click.secho(text, dim=True, err=True)
+        say(text, dim=True, err=True)
 
     @contextmanager
     def turn(self, message: str, names: Sequence[str]) -> Generator[list[Writer], None, None]:
@@ -41,25 +40,25 @@ class _Lines:
 
     def write(self, piece: str) -> None:
         if not self.begun and self.name:
-            click.secho(f"[{self.name}] ", bold=True, nl=False)
+            say(f"[{self.name}] ", bold=True, nl=False)
         self.begun = True
-        click.echo(piece, nl=False)
+        say(piece, nl=False)
         sys.stdout.flush()
         self.open = True
 
     def turn(self, text: str) -> None:
         if self.open:
-            click.echo("")
+            say("")
             self.open = False
         sys.stdout.flush()
-        click.secho(text, dim=True, err=True)
+        say(text, dim=True, err=True)
 
     def end(self, rollout: Rollout | None) -> None:
         if not self.begun:
             self.write("")
         if rollout is None or rollout.finish_reason.value == "length":
-            click.secho(" [stopped]" if rollout is None else " [cut at max tokens]", dim=True, err=True, nl=False)
-        click.echo("")
+            say(" [stopped]" if rollout is None else " [cut at max tokens]", dim=True, err=True, nl=False)
+        say("")
 
 
 class JsonScreen(Screen):
@@ -84,7 +83,7 @@ class _JsonLine:
         if rollout is not None:
             facts = {"seed": rollout.seed, "tokens": len(rollout.completion_ids)}
             row = {**self.row, "answer": rollout.text, "finish_reason": rollout.finish_reason.value, **facts}
-            click.echo(json.dumps(row, ensure_ascii=False))
+            say(json.dumps(row, ensure_ascii=False))
 
 
 class Columns(Screen):

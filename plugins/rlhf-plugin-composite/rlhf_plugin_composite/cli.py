@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_plugin_composite.ablation import Scored, Weighing
 
@@ -80,7 +82,7 @@ def ablate(
         return
     show(scored, rows)
     if output is not None:
-        click.echo(f"written to {output}")
+        say(f"written to {output}")
 
 
 def facts(scored: Scored) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def show(scored: Scored, rows: Sequence[Weighing]) -> None:
         lines.append(weights + [figure(getattr(row, field)) for field in columns.values()])
     table((*scored.names, *columns), lines)
     left_out = f"; {scored.left_out} rows lack a score and are left out" if scored.left_out else ""
-    click.echo(
+    say(
         f"\n{len(scored.texts)} responses to {len(set(scored.prompts))} prompts{left_out}.\n"
         "mean, std: the weighted sum; spearman, agree: with the label, over all responses and over any two of "
         "one prompt;\nchanged: prompts whose best response is another than in the first row; label, words, "

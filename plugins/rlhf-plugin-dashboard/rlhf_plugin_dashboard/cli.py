@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 PORT = 8420
 
 
@@ -34,4 +36,4 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
             why="no folder in it has a plan.json",
             fix="start one with: rlhf train --algo grpo --reward ensemble, or name the folder of your runs",
         )
-    serve(folder, port, opens, click.echo)
+    serve(folder, port, opens, say)

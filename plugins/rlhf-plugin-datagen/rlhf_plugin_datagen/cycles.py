@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
+from rlhf_core.cli import say
 from rlhf_core.config import Registry
 from rlhf_core.data import PreferencePair
 
@@ -161,7 +160,7 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
 def train(arguments: Sequence[str]) -> None:
     from rlhf_core.config import RlhfError, UserError
 
-    click.echo(f"rlhf train {' '.join(arguments)}", err=True)
+    say(f"rlhf train {' '.join(arguments)}", err=True)
     code = subprocess.run(
         [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments], stdout=subprocess.DEVNULL, check=False
     ).returncode

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.config import Registry
 from rlhf_core.data import Datasets, PreferencePair
 
@@ -139,15 +140,15 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def show(result: dict[str, Any]) -> None:
     chosen, total = result["kept"], result["all"]
-    click.echo(f"kept {chosen['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
+    say(f"kept {chosen['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
     if chosen["mean_abs_margin"] is not None:
-        click.echo(
+        say(
             f"mean |margin| {chosen['mean_abs_margin']:.3f} (of all {total['mean_abs_margin']:.3f}); the model "
             f"denies the label of {chosen['label_denied']:.1%} (of all {total['label_denied']:.1%})"
         )
     if result["unscored"] and result["by"] != "random":
-        click.echo(f"{result['unscored']} pairs have no score and are not kept")
+        say(f"{result['unscored']} pairs have no score and are not kept")
     if result["dropped"]:
-        click.echo("dropped before: " + ", ".join(f"{k} {n}" for k, n in sorted(result["dropped"].items())))
+        say("dropped before: " + ", ".join(f"{k} {n}" for k, n in sorted(result["dropped"].items())))
     for stratum, n in result["strata"].items():
-        click.echo(f"  {stratum}: {n['kept']} of {n['all']}")
+        say(f"  {stratum}: {n['kept']} of {n['all']}")

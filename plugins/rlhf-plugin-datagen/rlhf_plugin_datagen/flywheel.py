@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
@@ -82,4 +84,4 @@ def show(result: dict[str, Any]) -> None:
             for t in result["trainings"]
         ],
     )
-    click.echo(f"\non {result['trainings'][0]['heldout_pairs']} held-out pairs; everything is in {result['run_dir']}")
+    say(f"\non {result['trainings'][0]['heldout_pairs']} held-out pairs; everything is in {result['run_dir']}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import OpenGroup
+from rlhf_core.cli import OpenGroup, say
 
 COMMANDS = ("generate", "filter", "pairs", "flywheel")
 """Commands of `rlhf data` that are no kind of data."""
@@ -102,9 +102,7 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     job.generator.preflight(job.ctx)
     job.judge.preflight(job.ctx)
     costs = estimate(job)
-    click.echo(
-        f"{costs['requests']} questions, about {costs['cost_usd']:.4f} USD with every answer at its longest", err=True
-    )
-    result = run(job, say=lambda text: click.echo(text, err=True))
+    say(f"{costs['requests']} questions, about {costs['cost_usd']:.4f} USD with every answer at its longest", err=True)
+    result = run(job, say=lambda text: say(text, err=True))
     emit_json(result) if as_json else show(result)
     raise SystemExit(1 if result["unanswered"] or not (result["rows"] or result["left_out"]) else 0)

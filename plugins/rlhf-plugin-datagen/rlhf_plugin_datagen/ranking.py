@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.config import BuildContext, ComponentConfig, Registry
 from rlhf_core.data import Datasets, Prompt
 from rlhf_core.rollouts import Rollout
@@ -161,4 +162,4 @@ def mean(values: Sequence[float]) -> float | None:
 
 def show(result: dict[str, Any]) -> None:
     counted = "".join(f"; {count} {why.replace('_', ' ')}" for why, count in result["left_out"].items())
-    click.echo(f"{result['pairs']} pairs from {result['prompts']} prompts{counted}, in {result['output']}")
+    say(f"{result['pairs']} pairs from {result['prompts']} prompts{counted}, in {result['output']}")

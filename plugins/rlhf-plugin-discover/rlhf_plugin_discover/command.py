@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import unsafe_option
+from rlhf_core.cli import say, unsafe_option
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
@@ -103,7 +103,7 @@ def search_baseline(
     folder = new_folder(run_dir) if run_dir is not None else None
     verifier = make_verifier(task, ctx.registry, 1)
     try:
-        code, result = run_baseline(task, verifier, seconds, seed, lambda line: click.echo(line, err=True))
+        code, result = run_baseline(task, verifier, seconds, seed, lambda line: say(line, err=True))
     finally:
         verifier.close()
     result["isolation"] = isolation(task)
@@ -113,13 +113,13 @@ def search_baseline(
     if as_json:
         emit_json({**result, "run_dir": str(folder)})
     elif result["valid"]:
-        click.echo(
+        say(
             f"{result['best']:g} {task.settings.unit}, valid: found in {result['search_s']:.1f} s; the verifier "
             f"ran the program in {result['run_s']:.2f} s and checked it exactly in {result['check_s']:.3f} s"
         )
     else:
-        click.echo(f"nothing valid: {result['detail']}")
-    click.echo(f"in {folder}: best.py, summary.json", err=as_json)
+        say(f"nothing valid: {result['detail']}")
+    say(f"in {folder}: best.py, summary.json", err=as_json)
     raise SystemExit(0 if result["valid"] else 1)
 
 
@@ -141,7 +141,7 @@ def search_with_judge(
         emit_json({**summary, "run_dir": str(folder)})
         return
     best = "nothing valid" if summary["best"] is None else f"{summary['best']:g} {summary['unit']}"
-    click.echo(
+    say(
         f"best: {best} (began with {summary['start']}), because {ended}. In {folder}: best.py, report.md, "
         "conversation_log.json"
     )
@@ -157,7 +157,7 @@ def run_rounds(
 
     isolated_by = isolation(task)
     journal = Journal(folder)
-    search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
+    search = Discovery(task, config, judge, verifier, journal, lambda line: say(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
     try:
         ended = search.run()
@@ -165,7 +165,7 @@ def run_rounds(
     except BaseException:
         if search.archive.best:
             write_results(folder, task, journal, search.archive, isolated_by, "it was interrupted")
-        click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
+        say(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:
         journal.close()

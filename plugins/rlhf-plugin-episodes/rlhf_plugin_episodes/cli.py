@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.data import Message, Tool
 from rlhf_core.data.conversations import openai_row
 from rlhf_core.types.messages import calls_of, content_of
@@ -94,4 +95,4 @@ def demonstrations(dataset: str, out: Path, split: str, form: str, settings: tup
             last = row.turn or {"role": "assistant", "content": row.completion}
             written = {"id": row.id, **to_row([*row.prompt, last], row.tools, form)}  # pyright: ignore[reportArgumentType]
             file.write(json.dumps(written, ensure_ascii=False) + "\n")
-    click.echo(f"{len(rows)} conversations of {dataset} ({split}) in {out}")
+    say(f"{len(rows)} conversations of {dataset} ({split}) in {out}")

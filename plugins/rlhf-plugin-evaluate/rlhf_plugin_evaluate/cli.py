@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -135,7 +137,7 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
     for name, path in plan.policies.items():
         count, warning = ctx.datasets.seen_in_training(path, [p.id for p in prompts])
         if count:
-            click.secho(f"warning: {name}: {warning}", fg="yellow", err=True)
+            say(f"warning: {name}: {warning}", fg="yellow", err=True)
     return ctx, prompts
 
 
@@ -157,9 +159,9 @@ def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> 
         return
     table(*report.table(result))
     for line in report.gaps(result):
-        click.echo(line)
+        say(line)
     count = result["policies"]["baseline"]["prompts"]
-    click.echo(f"\n{count} prompts of {plan.dataset} ({plan.split}); rows and result.json in {out}")
+    say(f"\n{count} prompts of {plan.dataset} ({plan.split}); rows and result.json in {out}")
 
 
 def run(
@@ -219,8 +221,8 @@ def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) ->
     from rlhf_plugin_evaluate.responses import answer_all
 
     model = ModelConfig.model_validate({"path": plan.policies[name], "prompt_format": plan.prompt_format})
-    return answer_all(name, model, setup, out / f"responses-{name}.jsonl", say)
+    return answer_all(name, model, setup, out / f"responses-{name}.jsonl", note)
 
 
-def say(text: str) -> None:
-    click.echo(text, err=True)
+def note(text: str) -> None:
+    say(text, err=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from rlhf_core.cli import visible
 from rlhf_core.data import write_text
 from rlhf_core.hooks import RunEnd, hookimpl
 from rlhf_core.runs import StoredRun
@@ -42,7 +43,7 @@ def model_card(folder: Path, run: StoredRun) -> str:
     plan = replace(run.plan, config=shortened(run.plan.config), rows={short(k): v for k, v in run.plan.rows.items()})
     public = replace(run, plan=plan, summary=run.summary or {})
     body = "\n\n".join(section(folder, run if section is _reproduce else public) for section in sections)
-    return f"---\n{front}---\n\n{body}\n"
+    return visible(f"---\n{front}---\n\n{body}\n")
 
 
 def front_matter(folder: Path, run: StoredRun) -> dict[str, Any]:

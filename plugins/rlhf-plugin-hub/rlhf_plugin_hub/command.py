@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from rlhf_core.cli import say
+
 CARD = "README.md"
 NO_CARD = f"there is no {CARD}: the hub shows an empty page"
 LARGEST_TEXT = 1_000_000
@@ -60,11 +62,11 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
         emit_json({**facts, "card": text}) if as_json else show(facts, text)
         return
     for line in facts["names_this_machine"]:
-        click.echo(f"warning: {line}", err=True)
+        say(f"warning: {line}", err=True)
     if not (upload.folder / CARD).is_file():
-        click.echo(f"warning: {NO_CARD}", err=True)
+        say(f"warning: {NO_CARD}", err=True)
     url = send(upload, private=not public, message=message)
-    emit_json({**facts, "url": url}) if as_json else click.echo(f"pushed: {url}")
+    emit_json({**facts, "url": url}) if as_json else say(f"pushed: {url}")
 
 
 def checked(model: str, repository: str) -> Upload:
@@ -116,9 +118,9 @@ def show(facts: dict[str, Any], card: str | None) -> None:
     table(("file", "bytes"), facts["files"].items())
     kind = "private" if facts["private"] else "public"
     for line in facts["names_this_machine"]:
-        click.echo(f"warning: {line}")
-    click.echo(f"\n{facts['bytes']} bytes to {facts['repository']} ({kind}). Nothing was sent.\n")
-    click.echo(card if card is not None else NO_CARD)
+        say(f"warning: {line}")
+    say(f"\n{facts['bytes']} bytes to {facts['repository']} ({kind}). Nothing was sent.\n")
+    say(card if card is not None else NO_CARD)
 
 
 def send(upload: Upload, *, private: bool, message: str) -> str:
@@ -161,5 +163,5 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
             fix="check the name, that the token may write there, and the network; the same command goes on",
         ) from error
     if is_private and not private:
-        click.echo(f"'{upload.repository}' was there, and stays private; its settings on the hub change that", err=True)
+        say(f"'{upload.repository}' was there, and stays private; its settings on the hub change that", err=True)
     return f"{constants.ENDPOINT}/{upload.repository}"

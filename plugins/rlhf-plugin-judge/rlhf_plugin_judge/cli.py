@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.option("--judge", "name", default="anthropic", show_default=True, metavar="NAME", help="Which judge.")
@@ -84,21 +86,21 @@ def agreement(
 
 
 def show_estimate(estimate: Mapping[str, Any]) -> None:
-    click.echo(
+    say(
         f"{estimate['questions']} questions about {estimate['pairs']} pairs: at most {estimate['most_usd']:.4f} USD if "
         "each is answered at the first attempt; judge.max_cost_usd holds in any case"
     )
 
 
 def show(result: Mapping[str, Any]) -> None:
-    click.echo(
+    say(
         f"judged {result['judged']} of {result['count']} pairs"
         + "".join(f", {count} {status}" for status, count in result["missing"].items())
     )
     if result["judged"]:
-        click.echo(
+        say(
             f"agrees with the labels: {result['accuracy']:.3f} (95 % interval {result['low']:.3f} to "
             f"{result['high']:.3f}), ties count half"
         )
-        click.echo(f"ties {result['ties']:.3f}, position decided {result['flipped']:.3f}")
-    click.echo(f"cost {result['cost_usd']:.6f} USD")
+        say(f"ties {result['ties']:.3f}, position decided {result['flipped']:.3f}")
+    say(f"cost {result['cost_usd']:.6f} USD")

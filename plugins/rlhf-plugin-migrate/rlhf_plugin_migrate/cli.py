@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 NPROC = click.option(
     "--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes that per-device sizes are times."
 )
@@ -107,4 +109,4 @@ def _print(given: Any, peer: str, algorithm: str, nproc: int, as_json: bool) -> 
         emit_json({**converted._asdict(), "rows": [row._asdict() for row in converted.rows]})
         return
     for line in lines(converted, table.peer):
-        click.echo(line)
+        say(line)

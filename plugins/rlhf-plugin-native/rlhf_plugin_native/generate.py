@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_core.cli import complete, print_turn
+from rlhf_core.cli import complete, print_turn, say
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -228,10 +228,10 @@ def _write(out: str, rows: Sequence[dict[str, Any]]) -> None:
 
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if out == "-":
-        click.echo(text, nl=False)
+        say(text, nl=False)
         return
     write_text(Path(out), text)
-    click.echo(f"{len(rows)} completions: {out}", err=True)
+    say(f"{len(rows)} completions: {out}", err=True)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> dict[str, Any]:
@@ -282,16 +282,16 @@ def call_line(name: str, arguments: Mapping[str, Any], error: str = "") -> str:
 
 
 def _print(row: dict[str, Any]) -> None:
-    click.secho(row["messages"][-1]["content"] or "", bold=True)
+    say(row["messages"][-1]["content"] or "", bold=True)
     for one in row["completions"]:
         if "turns" in one:
             _print_episode(one)
             continue
         cut = "  [cut at --max-tokens]" if one["finish_reason"] == "length" else ""
         calls = one.get("calls", [])
-        click.echo(f"  {one['content'] if calls else one.get('audio', one['text'])}{cut}")
+        say(f"  {one['content'] if calls else one.get('audio', one['text'])}{cut}")
         for call in calls:
-            click.echo(f"  {call_line(call['name'], call['arguments'], call.get('error', ''))}")
+            say(f"  {call_line(call['name'], call['arguments'], call.get('error', ''))}")
 
 
 def _print_episode(one: Mapping[str, Any]) -> None:
@@ -301,4 +301,4 @@ def _print_episode(one: Mapping[str, Any]) -> None:
     facts = [f"ended by {one['ended']}", f"{one['tokens']} tokens"]
     if "score" in one:
         facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")
-    click.secho(f"  {', '.join(facts)}{'  ' + one['detail'] if one.get('detail') else ''}", italic=True)
+    say(f"  {', '.join(facts)}{'  ' + one['detail'] if one.get('detail') else ''}", italic=True)

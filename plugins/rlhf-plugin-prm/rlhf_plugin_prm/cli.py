@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.option("--input", "file", required=True, metavar="FILE", help="GSM8K's rows: question, and answer with #### X.")
@@ -56,7 +58,7 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     kinds = Counter(row["kind"] for row in rows)
-    click.echo(
+    say(
         f"{len(rows)} solutions of {len(chosen)} problems ({', '.join(f'{k} {n}' for k, n in kinds.items())}), "
         f"{sum(len(row['steps']) for row in rows)} steps, written to {output}"
     )
@@ -99,14 +101,14 @@ def first_error(
     if as_json:
         emit_json(result)
         return
-    click.echo(f"{result['solutions']} solutions, {result['with_error']} with an error; model of {result['target']}")
+    say(f"{result['solutions']} solutions, {result['with_error']} with an error; model of {result['target']}")
     for name in (n for n in ("at_threshold", "best", "crossed") if n in result):
         row = result[name]
-        click.echo(
+        say(
             f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
             f"{row['threshold']:.3f}"
         )
     chance = result["chance"]
-    click.echo(f"{'chance':13} F1 {'-' if chance is None else f'{chance:.3f}'}")
+    say(f"{'chance':13} F1 {'-' if chance is None else f'{chance:.3f}'}")
     if result["unscored"]:
-        click.echo(f"{result['unscored']} more have no score (too long, or no finite number) and are left out")
+        say(f"{result['unscored']} more have no score (too long, or no finite number) and are left out")

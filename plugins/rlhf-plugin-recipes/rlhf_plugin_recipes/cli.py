@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_plugin_recipes.execute import Execution
 
@@ -38,7 +40,7 @@ def show(name: str) -> None:
     """Print a recipe's file; `rlhf recipe show NAME > mine.yaml` begins one of your own."""
     from rlhf_plugin_recipes.files import find_file
 
-    click.echo(find_file(name, "recipes").read_text(encoding="utf-8").rstrip())
+    say(find_file(name, "recipes").read_text(encoding="utf-8").rstrip())
 
 
 @recipe.command()
@@ -76,7 +78,7 @@ def run(
         chosen.stage(stage)
     store = Store(out or Path("runs") / "recipes" / chosen.name)
     again = chosen.after(first) if first else set[str]()
-    execution = Execution(chosen, store, run_in_process, lambda text: click.echo(text, err=True), again, only)
+    execution = Execution(chosen, store, run_in_process, lambda text: say(text, err=True), again, only)
     if dry_run:
         _forecast(execution, as_json)
         return
@@ -112,6 +114,6 @@ def _run(execution: Execution, as_json: bool) -> None:
     else:
         print_summary(summary, execution.store.root, page)
     if isinstance(error, KeyboardInterrupt):
-        click.echo("the same command goes on from here", err=True)
+        say("the same command goes on from here", err=True)
     if error is not None:
         raise error

@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 from rlhf_core.config import RlhfError
 from rlhf_core.data import write_json
 from rlhf_plugin_recipes import commands
@@ -33,7 +31,7 @@ def write_summary(execution: Execution, status: str) -> dict[str, Any]:
 
 
 def print_summary(summary: dict[str, Any], root: Path, page: Path | None) -> None:
-    click.echo("")
+    say("")
     rows = [
         (
             row["stage"],
@@ -45,9 +43,9 @@ def print_summary(summary: dict[str, Any], root: Path, page: Path | None) -> Non
         for row in summary["stages"]
     ]
     table(("stage", "kind", "status", "time", "figures"), rows)
-    click.echo(f"\n{summary['status']}: {root / 'summary.json'}")
+    say(f"\n{summary['status']}: {root / 'summary.json'}")
     if page is not None:
-        click.echo(f"page: {page}")
+        say(f"page: {page}")
 
 
 def write_page(execution: Execution) -> Path | None:

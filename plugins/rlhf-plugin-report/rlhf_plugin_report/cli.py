@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
@@ -30,4 +32,4 @@ def report(runs: tuple[str, ...], output: Path | None, rollouts: int) -> None:
     opened = [open_run(name) for name in runs]
     page = output or opened[0].path / "report.html"
     write_text(page, render(read_page(opened, rollouts)))
-    click.echo(f"page: {page}")
+    say(f"page: {page}")

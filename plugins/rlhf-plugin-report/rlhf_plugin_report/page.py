@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from rlhf_core.cli import CONTROL
 from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
 from rlhf_plugin_report.completions import TOKENS
 from rlhf_plugin_report.media import unembedded
@@ -29,8 +30,6 @@ SCRIPTS = (
 )
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""
-
-CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202a-\\u202e\\u2066-\\u2069\\ufeff]")
 
 
 def render(page: PageView) -> str:

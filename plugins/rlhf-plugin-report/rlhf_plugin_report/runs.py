@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete
+from rlhf_core.cli import complete, say
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -51,9 +51,9 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     if as_json:
         emit_json(shown)
     elif not rows:
-        click.echo(f"no runs in {root}; start one with: rlhf train --algo grpo --reward ensemble")
+        say(f"no runs in {root}; start one with: rlhf train --algo grpo --reward ensemble")
     elif not shown:
-        click.echo(f"none of the {len(rows)} runs in {root} is of this kind")
+        say(f"none of the {len(rows)} runs in {root} is of this kind")
     else:
         print_runs(shown)
 
@@ -88,17 +88,17 @@ def show(run: str, as_json: bool) -> None:
         return
     for key, value in _head(stored).items():
         if value not in ("", None):
-            click.echo(f"{key + ':':<12}{_text(value)}")
+            say(f"{key + ':':<12}{_text(value)}")
     plugins = {f"{c['distribution']} {c['version']}" for c in stored.plan.components}
-    click.echo(f"{'plugins:':<12}" + ", ".join(sorted(plugins)))
-    click.echo(f"{'saved:':<12}" + (", ".join(f"step {s}" for s in stored.checkpoints) or "no checkpoint"))
+    say(f"{'plugins:':<12}" + ", ".join(sorted(plugins)))
+    say(f"{'saved:':<12}" + (", ".join(f"step {s}" for s in stored.checkpoints) or "no checkpoint"))
     if series:
-        click.echo("")
+        say("")
         table(("metric", "first", "last"), ((k, _text(v[0]), _text(v[-1])) for k, v in series.items()))
     if stored.failure and not stored.summary:
-        click.echo(f"\n{stored.failure['error']}")
+        say(f"\n{stored.failure['error']}")
     if stored.summary is None and stored.checkpoints:
-        click.echo(f"\ngo on with: rlhf train --resume {stored.path}")
+        say(f"\ngo on with: rlhf train --resume {stored.path}")
 
 
 @click.command()
@@ -123,11 +123,11 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
         emit_json({"runs": heads, "settings": settings, "metrics": metrics, "warnings": warnings})
         return
     table(("setting", *labels), ((k, *map(_text, v)) for k, v in settings.items()))
-    click.echo("")
+    say("")
     rows = [("status", [r.status for r in stored_runs]), ("steps", [r.steps for r in stored_runs]), *metrics.items()]
     table(("last value of", *labels), ((k, *map(_text, v)) for k, v in rows))
     for warning in warnings:
-        click.secho(f"warning: {warning}", fg="yellow")
+        say(f"warning: {warning}", fg="yellow")
 
 
 def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[str]:

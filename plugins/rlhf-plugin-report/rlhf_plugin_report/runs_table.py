@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 
 Row = Mapping[str, Any]
 NARROW = ("run", "started", "status", "algo", "steps", "reward", "loss")
@@ -47,7 +45,7 @@ def print_runs(rows: Sequence[Row], width: int | None = None) -> None:
             cells = [{**cell, column: text} for cell, text in zip(cells, short)]
     table(columns, [[cell[c] for c in columns] for cell in cells])
     if any(cell["status"].startswith("damaged") for cell in cells):
-        click.echo("what is damaged: rlhf runs show RUN")
+        say("what is damaged: rlhf runs show RUN")
 
 
 def _width(columns: Sequence[str], cells: Sequence[Mapping[str, str]]) -> int:

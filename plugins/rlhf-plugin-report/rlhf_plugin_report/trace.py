@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete, print_turn
+from rlhf_core.cli import complete, print_turn, say
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -52,7 +52,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     _print_warnings(warnings)
     others = [str(r["prompt_id"]) for r in prompts if r is not chosen]
     if others:
-        click.echo(f"\nother prompts of step {step}: " + ", ".join(others))
+        say(f"\nother prompts of step {step}: " + ", ".join(others))
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
@@ -93,24 +93,24 @@ def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
 def _print_prompt(step: int, row: Row) -> None:
     tokens = f", {len(row['prompt_ids'])} tokens" if "prompt_ids" in row else ""
     note = "  (set aside: its scores are equal)" if row["event"] == SET_ASIDE else ""
-    click.secho(f"step {step}, prompt {row['prompt_id']}{note}", bold=True)
+    say(f"step {step}, prompt {row['prompt_id']}{note}", bold=True)
     _print_stage("prompt", f"from source '{row['source']}'{tokens}")
-    click.echo(_indent(row["prompt"]))
+    say(_indent(row["prompt"]))
     _print_stage("rollouts", f"{len(row['completions'])} completions of policy {versions_text(row['completions'])}")
     for i, completion in enumerate(row["completions"]):
         ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
-        click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
+        say(_indent(f"#{i}  {completion['text']!r}  {ended}"))
         for turn in completion.get("turns", ()):
             print_turn(turn)
         for name, value in completion.get("info", {}).items():
-            click.echo(_indent(f"    {name} {value}"))
+            say(_indent(f"    {name} {value}"))
     _print_stage("rewards", "score of each completion")
     for i, completion in enumerate(row["completions"]):
-        click.echo(_indent(f"#{i}  {_score(completion)}"))
+        say(_indent(f"#{i}  {_score(completion)}"))
     _print_stage("advantages", "of each completion, relative to its group")
     for i, completion in enumerate(row["completions"]):
         value = completion["advantage"]
-        click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
+        say(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
 
 
 def versions_text(completions: Sequence[Row]) -> str:
@@ -122,19 +122,19 @@ def versions_text(completions: Sequence[Row]) -> str:
 
 def _print_example(step: int, chosen: Row, update: Row) -> None:
     """One example of an offline batch, then the figures of all."""
-    click.secho(f"step {step}, example {chosen['id']}", bold=True)
+    say(f"step {step}, example {chosen['id']}", bold=True)
     texts = {k: v for k, v in chosen.items() if isinstance(v, str) and k != "id"}
     for name, text in texts.items():
-        click.echo(f"\n{name}")
-        click.echo(_indent(text))
+        say(f"\n{name}")
+        say(_indent(text))
     if not texts:
-        click.echo("\nits texts are not traced: trainer.trace_prompts says of how many examples they are")
+        say("\nits texts are not traced: trainer.trace_prompts says of how many examples they are")
     names = ("tokens", *(k for k in ("loss", "chosen", "rejected", "margin") if k in chosen))
     width = max(len(str(r["id"])) for r in update["rows"])
     _print_stage("batch", f"{len(update['rows'])} examples")
-    click.echo(f"    {'':{width}}" + "".join(f"{n:>10}" for n in names))
+    say(f"    {'':{width}}" + "".join(f"{n:>10}" for n in names))
     for row in update["rows"]:
-        click.echo(f"    {row['id']:{width}}" + "".join(_cell(row.get(name)) for name in names))
+        say(f"    {row['id']:{width}}" + "".join(_cell(row.get(name)) for name in names))
     _print_update(update)
 
 
@@ -152,7 +152,7 @@ def _score(completion: Row) -> str:
 def _print_update(update: Row) -> None:
     _print_stage("update", "from the whole batch")
     for key, value in update.get("metrics", {}).items():
-        click.echo(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))
+        say(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))
 
 
 def _print_warnings(rows: Sequence[Row]) -> None:
@@ -160,11 +160,11 @@ def _print_warnings(rows: Sequence[Row]) -> None:
         _print_stage("warnings", "of monitors in this step")
     for row in rows:
         ended = "  (ended the run)" if row.get("stops") else ""
-        click.echo(_indent(f"{row.get('monitor', '')}: {row.get('text', '')}{ended}"))
+        say(_indent(f"{row.get('monitor', '')}: {row.get('text', '')}{ended}"))
 
 
 def _print_stage(name: str, what: str) -> None:
-    click.echo(f"\n{name:<11}{what}")
+    say(f"\n{name:<11}{what}")
 
 
 def _indent(text: str) -> str:

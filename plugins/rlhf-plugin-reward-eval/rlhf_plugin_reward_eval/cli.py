@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_plugin_reward_eval.evaluation import Report, Settings
 
@@ -166,4 +168,4 @@ def _finish(report: Report, given: Options) -> None:
         return
     show(report)
     for path in files:
-        click.echo(f"written: {path}")
+        say(f"written: {path}")

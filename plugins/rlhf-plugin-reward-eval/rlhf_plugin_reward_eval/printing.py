@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 from rlhf_plugin_reward_eval.evaluation import Report
 
 
@@ -27,16 +25,16 @@ def spanned(value: float, ends: Sequence[float], digits: int = 3) -> str:
 def show(report: Report) -> None:
     data = report.data
     left_out = "".join(f", {n} {name.replace('_', ' ')}" for name, n in data["left_out"].items())
-    click.echo(f"{data['pairs']} pairs of {data['prompts']} prompts ({data['split']}){left_out}\n")
+    say(f"{data['pairs']} pairs of {data['prompts']} prompts ({data['split']}){left_out}\n")
     _overview(report.rewards)
     lengths = next(iter(report.rewards.values()))["length"]
-    click.echo(f"\nThe labels prefer the longer response in {number(lengths['labels_prefer_longer'])} of pairs.")
+    say(f"\nThe labels prefer the longer response in {number(lengths['labels_prefer_longer'])} of pairs.")
     for name, figures in report.rewards.items():
-        click.echo("")
-        click.secho(name, bold=True)
+        say("")
+        say(name, bold=True)
         _one_reward(figures)
     if report.agreement:
-        click.echo("\nagreement")
+        say("\nagreement")
         _agreement(report.agreement)
 
 
@@ -79,7 +77,7 @@ def _one_reward(figures: Mapping[str, Any]) -> None:
     _lengths(figures["length"])
     _subsets(figures)
     if gold := figures.get("gold"):
-        click.echo(
+        say(
             f"gold: Spearman {_rho(gold)} over {gold['responses']} responses ({gold['missing']} missing), "
             f"{number(gold['spearman_within_prompts'])} within prompts ({gold['prompts_varied']})"
         )
@@ -95,7 +93,7 @@ def _one_reward(figures: Mapping[str, Any]) -> None:
 def _calibration(calibration: Mapping[str, Any]) -> None:
     if not (deciles := calibration.get("deciles")):
         return
-    click.echo("calibration by margin: is sigmoid(margin) the chance of being right?")
+    say("calibration by margin: is sigmoid(margin) the chance of being right?")
     rows = [
         (
             i,
@@ -107,7 +105,7 @@ def _calibration(calibration: Mapping[str, Any]) -> None:
         for i, b in enumerate(deciles, 1)
     ]
     table(("decile", "margin", "confidence", "right (95 %)", "gap"), rows)
-    click.echo(
+    say(
         f"temperature {number(calibration['temperature'])}, log loss "
         f"{number(calibration['log_loss'])} nats, rescaled "
         f"{number(calibration['log_loss_rescaled'])}"
@@ -115,7 +113,7 @@ def _calibration(calibration: Mapping[str, Any]) -> None:
 
 
 def _lengths(lengths: Mapping[str, Any]) -> None:
-    click.echo(
+    say(
         f"length: Spearman of score and words {_rho(lengths['score_and_words'])}, of margin and difference "
         f"{_rho(lengths['margin_and_words'])}; accuracy where chosen is longer "
         f"{number(lengths['accuracy']['chosen_longer']['accuracy'])}, shorter "
@@ -140,7 +138,7 @@ def _subsets(figures: Mapping[str, Any]) -> None:
             ("RM-Bench", *(f"rejected {i}" for i in range(3))),
             ((f"chosen {i}", *map(number, row)) for i, row in enumerate(grid["matrix"])),
         )
-        click.echo(
+        say(
             ", ".join(f"{n} {number(a['accuracy'])}" for n, a in grid["levels"].items())
             + f", average {number(grid['average'])}"
         )
@@ -163,9 +161,9 @@ def _probes(probes: Mapping[str, Any]) -> None:
         table(("probe", "change", "score change in stds (95 %)", "raised", "rejected overtakes", "missing"), rows)
     if batch := probes.get("batch"):
         verdict = "does not depend" if batch["invariant"] else "DEPENDS"
-        click.echo(f"batch: the score {verdict} on its batch (largest difference {batch['in_stds']:.1e} stds)")
+        say(f"batch: the score {verdict} on its batch (largest difference {batch['in_stds']:.1e} stds)")
     if turns := probes.get("turns"):
-        click.echo(
+        say(
             "turns: no pair has several turns"
             if not turns["pairs"]
             else f"turns: accuracy on {turns['pairs']} conversations {number(turns['whole'])}, on their last turn "

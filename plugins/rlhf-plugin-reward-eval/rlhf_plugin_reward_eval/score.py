@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_core.rewards import Sample, Score
 
@@ -108,11 +110,11 @@ def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequenc
     )
     mean = "none" if result["mean"] is None else f"{result['mean']:.4f}"
     cut = f"; {result['cut']} completions were cut" if result["cut"] else ""
-    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows{cut}")
+    say(f"\nmean {mean} over {result['scored']} of {result['count']} rows{cut}")
     if result["earlier_mean"] is not None:
-        click.echo(f"mean {result['earlier_mean']:.4f} in the file's column 'value'")
+        say(f"mean {result['earlier_mean']:.4f} in the file's column 'value'")
     if output:
-        click.echo(f"written to {output}")
+        say(f"written to {output}")
 
 
 def _shorten(text: str, width: int = 40) -> str:

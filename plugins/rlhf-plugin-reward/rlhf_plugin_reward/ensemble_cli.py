@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.option("--model", default="pocket", show_default=True, metavar="M", help="Trunk of the members.")
@@ -43,7 +45,7 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     from rlhf_plugin_reward.ensemble import train_ensemble, training_pairs
 
     train, heldout = training_pairs(config, ctx)
-    train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), LocalStrategy())
+    train_ensemble(config, base, train, heldout, seed, output, lambda text: say(text, err=True), LocalStrategy())
     with ctx.open("reward", config.model_copy(update={"path": str(output)})) as reward:
         quality = reward.quality()
     result = {"folder": str(output), "train_pairs": len(train), "heldout": quality}
@@ -51,4 +53,4 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
         emit_json(result)
     else:
         of_ensemble = quality["ensemble"]
-        click.echo(f"held-out accuracy {of_ensemble['accuracy']:.1%} on {quality['pairs']} pairs; kept in {output}")
+        say(f"held-out accuracy {of_ensemble['accuracy']:.1%} on {quality['pairs']} pairs; kept in {output}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_plugin_tts.store import REWARD_OF
 
 
@@ -84,11 +85,11 @@ def train_reward(
         return
     test = result["heldout"]
     low, high = test["interval"]
-    click.echo(
+    say(
         f"held out: {test['accuracy']:.3f} of {test['pairs']} pairs ordered as labelled "
         f"(95% {low:.3f} to {high:.3f}, {test['groups']} groups without a common clip)"
     )
-    click.echo(f"trained on {len(trained_on)} pairs, {result['train_accuracy']:.3f} of them ordered as labelled")
+    say(f"trained on {len(trained_on)} pairs, {result['train_accuracy']:.3f} of them ordered as labelled")
     if heard.unusable:
-        click.echo(f"{len(heard.unusable)} clips could not be used: {next(iter(heard.unusable.values()))}")
-    click.echo(f"written to {output}: --reward {result['reward']} --set reward.path={output}")
+        say(f"{len(heard.unusable)} clips could not be used: {next(iter(heard.unusable.values()))}")
+    say(f"written to {output}: --reward {result['reward']} --set reward.path={output}")

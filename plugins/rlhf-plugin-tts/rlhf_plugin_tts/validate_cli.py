@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -83,7 +85,7 @@ def validate(
         print_report(report)
         for path in (output, plot):
             if path is not None:
-                click.echo(f"written: {path}")
+                say(f"written: {path}")
 
 
 def parse_weights(pairs: Sequence[str]) -> dict[str, float]:

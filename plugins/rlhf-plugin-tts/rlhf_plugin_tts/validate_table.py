@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -21,10 +19,10 @@ def print_report(report: Mapping[str, Any]) -> None:
         missing = str(row["missing"]) if row["missing"] else ""
         rows.append((name, *((inside,) if grouped else ()), pooled, "kept" if row["kept"] else "", missing, note))
     table(("", *(("within groups",) if grouped else ()), "pooled", f"|rho| > {report['keep']:g}", "missing", ""), rows)
-    click.echo(f"Spearman with 95% intervals; {report['clips']} clips in {report['groups']} groups\n")
+    say(f"Spearman with 95% intervals; {report['clips']} clips in {report['groups']} groups\n")
     weighting = report["weighting"]
     if weighting is None:
-        click.echo("nothing is kept: no feature here orders these clips as the ratings do")
+        say("nothing is kept: no feature here orders these clips as the ratings do")
         return
     table(
         ("kept", "weight", "fitted", "accuracy without it", ""),
@@ -34,10 +32,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         ),
     )
     heldout = weighting["heldout"]
-    click.echo(
-        f"pairs of one group in the order of their ratings: {number(weighting['accuracy'])} of {weighting['pairs']}"
-    )
-    click.echo(
+    say(f"pairs of one group in the order of their ratings: {number(weighting['accuracy'])} of {weighting['pairs']}")
+    say(
         f"held out: {number(heldout['accuracy'])} with these weights, {number(heldout['reweighted_accuracy'])} with "
         f"weights fitted to the other groups ({heldout['pairs']} pairs); use {weighting['recommended']}"
     )

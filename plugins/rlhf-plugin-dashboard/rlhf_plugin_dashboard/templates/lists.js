@@ -2,9 +2,14 @@
 /* The list of runs and the newest rollouts. Texts of runs are set as text, never as markup. */
 const Lists = (() => {
   const PAGE = 40;
+  /* As in a report's tools.js: what acts on the order of letters, or is not seen, is shown. */
+  const visible = (text) => String(text).replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu, (one) => {
+    const code = one.codePointAt(0);
+    return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
   const element = (tag, text, name) => {
     const made = document.createElement(tag);
-    if (text !== undefined && text !== null) made.textContent = text;
+    if (text !== undefined && text !== null) made.textContent = visible(text);
     if (name) made.className = name;
     return made;
   };
@@ -18,7 +23,8 @@ const Lists = (() => {
     return made;
   };
   const set = (node, text) => {
-    if (node.textContent !== text) node.textContent = text;
+    const shown = visible(text);
+    if (node.textContent !== shown) node.textContent = shown;
   };
 
   const rows = new Map(); // run -> parts of its line

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.cli.options import resolve_options, run_options
 from rlhf_core.plugins.registry import KINDS
 
@@ -36,7 +37,7 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_jso
     if as_json:
         emit_json(data)
     else:
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+        say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
 
 
 def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapping[str, Any], as_json: bool) -> None:
@@ -55,7 +56,7 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
         emit_json({row.key: {"value": row.value, "origin": row.origin} for row in rows})
         return
     for row in rows:
-        click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}   # {row.origin}")
+        say(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}   # {row.origin}")
 
 
 @click.command()
@@ -80,7 +81,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
     else:
         for row in rows:
             text = f"ok      {row['file']}" if row["ok"] else f"broken  {row['file']}\n{row['error']}"
-            click.echo(text, err=not row["ok"])
+            say(text, err=not row["ok"])
     raise SystemExit(0 if all(row["ok"] for row in rows) else 2)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_preflight.datacheck.check import Benchmark
@@ -56,7 +58,7 @@ def check(
         emit_json(result)
     else:
         for line in lines(result, broken, file):
-            click.echo(line)
+            say(line)
     raise SystemExit(2 if result["broken"] else 0)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.plugins.entry_points import disabled_distributions, settings_path
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ def doctor(
         emit_json({"ok": not broken, "checks": [row._asdict() for row in rows]})
     else:
         for row in rows:
-            click.echo(f"{row.state:<8} {row.what:<32} {row.detail}".rstrip())
+            say(f"{row.state:<8} {row.what:<32} {row.detail}".rstrip())
             if row.fix:
-                click.echo(f"{'':<8} fix: {row.fix}")
-        click.echo(f"\n{broken} broken" if broken else "\neverything needed is in order")
+                say(f"{'':<8} fix: {row.fix}")
+        say(f"\n{broken} broken" if broken else "\neverything needed is in order")
     raise SystemExit(1 if broken else 0)
 
 
@@ -86,7 +87,7 @@ def _compare(
 
     def show(row: Comparison) -> None:
         if not as_json:
-            click.echo(row.line())
+            say(row.line())
 
     def keep(report: Report) -> None:
         if write is not None:
@@ -103,7 +104,7 @@ def _compare(
             if report.agrees
             else "something differs or failed: please report it, with --write FILE"
         )
-        click.echo(f"\n{report.device}, {report.model}: {said} ({report.seconds:.0f} s)")
+        say(f"\n{report.device}, {report.model}: {said} ({report.seconds:.0f} s)")
     return 0 if report.agrees else 1
 
 

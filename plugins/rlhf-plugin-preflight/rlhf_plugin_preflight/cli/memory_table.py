@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 from rlhf_plugin_preflight.memory.amounts import readable
 
 if TYPE_CHECKING:
@@ -17,14 +15,14 @@ if TYPE_CHECKING:
 
 def print_plan(report: Report) -> None:
     for line in _head(report):
-        click.echo(line)
-    click.echo()
+        say(line)
+    say()
     _phases(report.plan, report.on_cpu)
-    click.echo()
+    say()
     for line in _verdict(report):
-        click.echo(line)
+        say(line)
     if report.plan.placement.ranks > 1 or not report.fits:
-        click.echo()
+        say()
         _strategies(report)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.argument("distribution", required=False)
@@ -29,18 +31,18 @@ def check(distribution: str | None) -> None:
         )
     for row in rows:
         if row.error is None:
-            click.echo(f"ok      {row.kind:10} {row.name}")
+            say(f"ok      {row.kind:10} {row.name}")
         else:
             _show(f"broken  {row.kind:10} {row.name}", row.error)
     for kind, name, spellings in plugin_check.claimed_twice(registry.entries()):
         if wanted in ("", *(s.partition("/")[0] for s in spellings)):
-            click.echo(f"note    {kind:10} {name} is claimed by several distributions: write {' or '.join(spellings)}")
+            say(f"note    {kind:10} {name} is claimed by several distributions: write {' or '.join(spellings)}")
     raise SystemExit(1 if any(row.error for row in rows) else 0)
 
 
 def _show(headline: str, error: Exception) -> None:
     import traceback
 
-    click.echo(f"{headline}\n{error}")
+    say(f"{headline}\n{error}")
     if error.__cause__ is not None:
-        click.echo("".join(traceback.format_exception(error.__cause__)))
+        say("".join(traceback.format_exception(error.__cause__)))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_plugin_recipes.sweep.plan import SweepRun
     from rlhf_plugin_recipes.sweep.read import Sweep
@@ -54,7 +56,7 @@ def sweep(
         raise ConfigError("which sweep?", fix=f"rlhf sweep NAME or FILE; shipped: {', '.join(shipped('sweeps'))}")
     file = find_file(name, "sweeps")
     if show:
-        click.echo(file.read_text(encoding="utf-8").rstrip())
+        say(file.read_text(encoding="utf-8").rstrip())
         return
     chosen = read_sweep(file, settings, _seeds(seeds))
     root = out or Path("runs") / "sweeps" / chosen.name
@@ -74,7 +76,7 @@ def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: st
     from rlhf_plugin_recipes.sweep.report import GOOD, curves_of, print_results, write_results
     from rlhf_plugin_recipes.sweep.run import run_all
 
-    results = run_all(runs, jobs, root / "logs", lambda text: click.echo(text, err=True))
+    results = run_all(runs, jobs, root / "logs", lambda text: say(text, err=True))
     curves = curves_of(chosen, results)
     result = write_results(chosen, results, curves, root, command)
     plot = draw(chosen.name, (chosen.metric, *chosen.also), curves, root / "curves.svg")
@@ -83,7 +85,7 @@ def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: st
     else:
         print_results(chosen, result, root, plot)
     if any(one.status in ("interrupted", "waiting") for one in results):
-        click.echo("the same command goes on from here", err=True)
+        say("the same command goes on from here", err=True)
         raise KeyboardInterrupt
     failed = [one for one in results if one.status not in GOOD]
     if failed:

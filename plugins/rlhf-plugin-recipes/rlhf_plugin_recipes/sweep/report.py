@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from rlhf_core.cli import table
+from rlhf_core.cli import say, table
 from rlhf_core.config import did_you_mean
 from rlhf_core.data import write_json, write_text
 from rlhf_plugin_recipes.sweep.curves import Curve, interval, metric_names, read_curves, seconds_of
@@ -75,12 +73,12 @@ def table_of(sweep: Sweep, result: Mapping[str, Any]) -> tuple[list[str], list[l
 
 
 def print_results(sweep: Sweep, result: Mapping[str, Any], root: Path, plot: Path | None) -> None:
-    click.echo("")
+    say("")
     table(*table_of(sweep, result))
-    click.echo(f"\n{_note(sweep, result)}")
-    click.echo(f"results: {root / 'results.json'}")
+    say(f"\n{_note(sweep, result)}")
+    say(f"results: {root / 'results.json'}")
     if plot is not None:
-        click.echo(f"plot: {plot}")
+        say(f"plot: {plot}")
 
 
 def _note(sweep: Sweep, result: Mapping[str, Any]) -> str:

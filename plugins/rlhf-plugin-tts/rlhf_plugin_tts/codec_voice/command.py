@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 LIKE: dict[str, dict[str, Any]] = {
     "llasa": {
         "token": "<|s_{}|>",
@@ -61,8 +63,8 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     if as_json:
         emit_json(result)
         return
-    click.echo(f"{output}: {result['codes']} codes of {result['codec']}, {result['rate']} samples a second")
-    click.echo(f"rlhf generate --prompt 'Close the door.' --model {output} --out said.jsonl")
+    say(f"{output}: {result['codes']} codes of {result['codec']}, {result['rate']} samples a second")
+    say(f"rlhf generate --prompt 'Close the door.' --model {output} --out said.jsonl")
 
 
 def _codec_voice(

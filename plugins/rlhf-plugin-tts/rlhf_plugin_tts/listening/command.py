@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 PORT = 8421
 
 
@@ -60,9 +62,9 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     folder = output or folder
     check_output(folder.absolute().parent, folder=True)
     answers = Answers(folder, trials, listener.strip())
-    click.echo(f"{len(trials)} comparisons, {len(answers.of_listener())} answered by {answers.listener}")
-    serve_site(ListeningSite(answers), port, opens, click.echo, "listen", f"answers are in {folder}")
+    say(f"{len(trials)} comparisons, {len(answers.of_listener())} answered by {answers.listener}")
+    serve_site(ListeningSite(answers), port, opens, say, "listen", f"answers are in {folder}")
     pairs = answers.write_pairs()  # the folder may hold those of another comparison
-    click.echo(f"{len(answers.latest())} answers, {pairs} preference pairs: {folder / PAIRS}")
+    say(f"{len(answers.latest())} answers, {pairs} preference pairs: {folder / PAIRS}")
     if pairs:
-        click.echo(f"next: rlhf tts train-reward --pairs {folder / PAIRS} --output taste")
+        say(f"next: rlhf tts train-reward --pairs {folder / PAIRS} --output taste")

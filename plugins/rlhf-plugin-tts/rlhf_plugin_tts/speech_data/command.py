@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import say
+
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
     from rlhf_core.rollouts import Rollout
@@ -51,7 +53,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         emit_json(result)
     else:
-        click.echo(f"{result['pairs']} pairs of {result['units']} prompts, {result['left_out']} left out: {output}")
+        say(f"{result['pairs']} pairs of {result['units']} prompts, {result['left_out']} left out: {output}")
     raise SystemExit(0 if result["pairs"] else 1)
 
 
@@ -100,7 +102,7 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
             rows = by_samples(unit, speak, score, options["n"]) if sampled else by_description(unit, speak)
             new_rows = [keep_clips(row, folder) for row in rows if is_new(row, seen)]
             progress.add(unit.name, new_rows, max(1, len(rows)) - len(new_rows))
-            click.echo(f"{unit.name}: {len(new_rows)} pairs", err=True)
+            say(f"{unit.name}: {len(new_rows)} pairs", err=True)
     return {
         "output": str(output),
         "units": len(units),

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score
 
@@ -173,11 +174,11 @@ def interval(rows: Any, seed: int) -> dict[str, float | None]:
 
 def print_table(result: Mapping[str, Any]) -> None:
     columns = [*result["voices"], *(["difference"] if "before" in result["voices"] else [])]
-    click.echo(f"{result['sentences']} sentences, {result['samples']} samples each; 95 % intervals")
-    click.echo("".join(["scorer".ljust(34), *(c.ljust(28) for c in columns), "missing"]))
+    say(f"{result['sentences']} sentences, {result['samples']} samples each; 95 % intervals")
+    say("".join(["scorer".ljust(34), *(c.ljust(28) for c in columns), "missing"]))
     for name, row in result["table"].items():
         cells = [_cell(row[c]).ljust(28) for c in columns]
-        click.echo("".join([name.ljust(34), *cells, str(sum(row["missing"].values()))]))
+        say("".join([name.ljust(34), *cells, str(sum(row["missing"].values()))]))
 
 
 def _cell(one: Mapping[str, float | None]) -> str:

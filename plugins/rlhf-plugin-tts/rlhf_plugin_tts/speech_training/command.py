@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import say
+
 
 @click.command()
 @click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy to begin with.")
@@ -72,9 +74,9 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
         return
     print_table(result)
     if "distillmos" not in names:
-        click.echo("DistillMOS was left out: pip install --no-deps distillmos")
+        say("DistillMOS was left out: pip install --no-deps distillmos")
     spent = f"{result['minutes']:.1f} minutes; " if trained else ""
-    click.echo(f"{spent}the page with players: {run_dir / 'report.html'}")
+    say(f"{spent}the page with players: {run_dir / 'report.html'}")
 
 
 def processor_seconds() -> float:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import say
+
 NEW = (
     *("loss", "advantage", "reward", "reward-model", "verifier", "trainer", "loop", "agent", "dataset", "tracker"),
     *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment", "tool"),
@@ -37,10 +39,10 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
             raise ConfigError("--into and --dir exclude each other", why="--into names the package's folder itself")
         added = write_into(name, kind, into)
         for file in (*added.files, added.test):
-            click.echo(f"wrote {file}")
+            say(f"wrote {file}")
         for note in added.notes:
-            click.echo(f"  to do: {note}")
-        click.echo(f"  pip install -e {into}\n  pytest {added.test}")
+            say(f"  to do: {note}")
+        say(f"  pip install -e {into}\n  pytest {added.test}")
         return
     if any(metadata.distributions(name=names.distribution)):
         raise ConfigError(
@@ -49,4 +51,4 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
             fix=f"another name, for example my-{name}, or --into its folder",
         )
     folder = write_package(name, kind, parent or Path())
-    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  {look_at(names, kind)}")
+    say(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  {look_at(names, kind)}")
