@@ -21,9 +21,10 @@ def wake_checkpointing(model: Any) -> None:
 
     from rlhf_core.models.layers.trunk_and_head import base_model, probe_ids, quiet
 
-    asked: list[Any] = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    asked = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
     layers = [m for m in asked if isinstance(m, GradientCheckpointingLayer)]
-    for module in layers or asked:
+    woken: list[Any] = layers or asked
+    for module in woken:
         module.training = True
         if not isinstance(module._gradient_checkpointing_func, MethodType):
             module._checkpoint = module._gradient_checkpointing_func
