@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from rlhf_core.models.template_deadline import TemplateTooLong, render
 from rlhf_core.models.tool_templates import as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool
@@ -222,6 +223,8 @@ class TemplateWriter:
     ) -> str:
         try:
             return fill(self.tokenizer, written, tools, generation=add_generation_prompt)
+        except TemplateTooLong:
+            raise
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
 
@@ -265,9 +268,7 @@ class TemplateWriter:
 
     def _answered(self, *, add_generation_prompt: bool) -> str:
         turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": MARK}]
-        return str(
-            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=add_generation_prompt)
-        )
+        return render(self.tokenizer, turns, add_generation_prompt=add_generation_prompt)
 
     def check_template(self) -> None:
         """Refuse a template that ignores ``add_generation_prompt``: the policy would have to write its own header."""
@@ -284,10 +285,7 @@ class TemplateWriter:
         """What the template writes before an answer and leaves out without one; "" for ``[INST] x [/INST]``."""
         question = [{"role": "user", "content": "x"}]
         try:
-            asked, bare = (
-                self.tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=flag)
-                for flag in (True, False)
-            )
+            asked, bare = (render(self.tokenizer, question, add_generation_prompt=flag) for flag in (True, False))
             answered = self._answered(add_generation_prompt=False)
         except Exception:  # roles that this template does not take; the data's own are tried when they come
             return ""

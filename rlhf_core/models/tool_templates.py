@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_core.models.template_deadline import render
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
@@ -75,18 +76,14 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
     """The filled template."""
     options: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
 
-    def filled(turns: Sequence[Mapping[str, Any]]) -> str:
-        given = [dict(turn) for turn in turns]
-        return str(tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=generation, **options))
-
+    given = [dict(turn) for turn in messages]
     try:
-        return filled(messages)
+        return render(tokenizer, given, add_generation_prompt=generation, **options)
     except TypeError:
         if not any(m.get("tool_calls") for m in messages):
             raise
-        return filled(
-            [{**m, "tool_calls": [*map(_with_text, m["tool_calls"])]} if m.get("tool_calls") else m for m in messages]
-        )
+        given = [{**m, "tool_calls": [*map(_with_text, m["tool_calls"])]} if m.get("tool_calls") else m for m in given]
+        return render(tokenizer, given, add_generation_prompt=generation, **options)
 
 
 def unwritten(tokenizer: Any, *, calls: bool) -> str:

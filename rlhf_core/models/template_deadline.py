@@ -1,0 +1,137 @@
+"""A chat template is code of the model's folder: it is tried in a process of its own, and a rendering has an end."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rlhf_core.types.errors import ModelError
+
+CPU_S, WALL_S = 5, 60
+"""Processor time that trying a template may take, and the longest that a rendering, or a trial, may last."""
+TRIAL = """
+import json, sys
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+class Generation(Extension):
+    tags = {"generation"}
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True)).set_lineno(line)
+def refuse(text):
+    raise ValueError(text)
+job = json.load(sys.stdin)
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+    resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"], job["seconds"] + 1))
+except ImportError:
+    pass
+env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+env.filters["tojson"] = lambda value, **options: json.dumps(value)
+env.globals.update(raise_exception=refuse, strftime_now=lambda form: "1 January 2026")
+for probe in job["probes"]:
+    try:
+        env.from_string(job["template"]).render(**probe)
+    except MemoryError:
+        sys.exit(3)
+    except Exception:
+        pass
+"""
+"""Errors of the template are no matter here: whoever renders with it says them."""
+_lock, _running = threading.Lock(), dict[int, float]()
+
+
+class TemplateTooLong(ModelError):
+    """A chat template does not end in time."""
+
+
+class _TooLong(BaseException):
+    """Thrown into the thread that renders."""
+
+
+def check_ends(template: Any, where: str) -> None:
+    """Refuse a chat template (or several by name) that takes seconds or a gigabyte for a few short turns.
+
+    Raises:
+        ModelError: names it.
+    """
+    for text in template.values() if isinstance(template, Mapping) else [template]:
+        if text and (problem := _tried(str(text))):
+            raise _refused(where, problem)
+
+
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """The text of a conversation, by the tokenizer's chat template.
+
+    Raises:
+        ModelError: it takes longer than :data:`WALL_S`.
+    """
+    me = threading.get_ident()
+    _start_watching()
+    try:
+        with _lock:
+            _running[me] = time.monotonic() + WALL_S
+        try:
+            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+        finally:
+            with _lock:
+                del _running[me]
+    except _TooLong:
+        raise _refused(getattr(tokenizer, "name_or_path", ""), f"it takes more than {WALL_S} s") from None
+
+
+@lru_cache(maxsize=1)
+def _start_watching() -> None:
+    threading.Thread(target=_end_late_ones, name="chat templates", daemon=True).start()
+
+
+def _end_late_ones() -> None:
+    while True:
+        time.sleep(min(1.0, WALL_S))
+        with _lock:
+            for thread in [thread for thread, end in _running.items() if time.monotonic() > end]:
+                _running[thread] = math.inf
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooLong))
+
+
+@lru_cache(maxsize=64)
+def _tried(template: str) -> str:
+    """What is wrong with a template's costs; "" if nothing."""
+    turns = [{"role": role, "content": "What is 2 + 3?"} for role in ("user", "assistant") * 4]
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+    asked: list[Any] = [turns[:1], turns[:2], turns[:3], turns, [{"role": "system", "content": "x"}, *turns[:3]]]
+    words = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<p>", "unk_token": "<u>"}
+    probes = [
+        {**words, "messages": messages, "tools": tools, "add_generation_prompt": asks}
+        for messages in asked
+        for tools in (None, [tool])
+        for asks in (True, False)
+    ]
+    job = json.dumps({"template": template, "probes": probes, "seconds": CPU_S})
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", TRIAL], input=job.encode(), capture_output=True, timeout=WALL_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"it takes more than {WALL_S} s for a few short turns"
+    if ended.returncode == 3:
+        return "it takes more than a gigabyte for a few short turns"
+    return f"it takes more than {CPU_S} s for a few short turns" if ended.returncode < 0 else ""
+
+
+def _refused(where: str, why: str) -> TemplateTooLong:
+    return TemplateTooLong(
+        f"the chat template of '{where}' does not end in time",
+        why=f"{why}; its loops may be nested",
+        fix="correct chat_template.jinja or tokenizer_config.json, or give another: --set model.chat_template=FILE",
+    )
