@@ -160,7 +160,7 @@ def load_yaml(text: str) -> Any:
         if node is None:
             return None
         if _count(node, {}) > MOST_VALUES:
-            raise yaml.YAMLError(f"its aliases (*name) stand for more than {MOST_VALUES} values")
+            raise yaml.YAMLError(f"its aliases (*name) stand for more than {MOST_VALUES} values, or one holds itself")
         return loader.construct_document(node)
     except RecursionError as error:
         raise yaml.YAMLError("it is nested too deeply") from error

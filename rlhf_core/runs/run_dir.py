@@ -167,9 +167,9 @@ def check_writable(path: Path) -> None:
 
 def check_free(run: RunDir) -> None:
     """Refuse a folder that already holds a run, holds files that a run would overwrite, or cannot be written."""
-    if run.plan.exists():
-        raise taken(run)
     existing = [name for name in WRITTEN if (run.path / name).exists()]
+    if run.plan.exists():  # a run that begins now writes it first
+        raise taken(run)
     if existing:
         raise RunDirError(
             f"'{run.path}' holds files that a run would overwrite: {', '.join(existing)}",

@@ -39,6 +39,7 @@ from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
 from rlhf_core.training.policy_module import LOGPROBS, PolicyMicroBatcher, PolicyModule, ReferencePolicy
 from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.weight_sync import DriftCheck
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -104,7 +105,7 @@ def parts(strategy: Any, critic_kind: str, config: OnlineTrainerConfig) -> dict[
     cut, session = PolicyMicroBatcher(module, SIZE, None, 64), SimpleNamespace(counts=Counter[str]())
     unused: Any = None
     step = AdvantageStep(unused, policy, module, cut, learner.no_grad, RankZero(strategy), config)
-    update = UpdateStep(learner, module, cut, strategy, config, session, 0)  # pyright: ignore
+    update = UpdateStep(learner, module, cut, strategy, config, session, 0, DriftCheck("off", session.counts))  # type: ignore
     return {"reference": policy, "learner": learner, "step": step, "update": update, "weights": weights}
 
 

@@ -36,6 +36,7 @@ from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import balance, flops
 from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
 from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample, batch_of
+from rlhf_core.training.weight_sync import DriftCheck
 from rlhf_core.types.errors import ComponentError, OtherRankFailed
 from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -118,7 +119,7 @@ def update(strategy: Any, case: str) -> dict[str, Any]:
     manager = pluggy.PluginManager("rlhf")
     manager.add_hookspecs(Specs)
     session: Any = SimpleNamespace(hooks=HookBus(manager), counts=Counter[str]())
-    step = UpdateStep(learner, module, cut, strategy, config, session, seed=1)
+    step = UpdateStep(learner, module, cut, strategy, config, session, 1, DriftCheck("off", session.counts))
     rows, rank = groups(constant), strategy.rank
     share = rows if strategy.world_size == 1 else (rows[:split] if rank == 0 else rows[split:])
     metrics = step(1, share, 0)

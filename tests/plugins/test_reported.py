@@ -144,7 +144,7 @@ def test_a_failing_hook_is_reported_once_by_all_ranks_together(fakes: Fakes) -> 
     assert out.returncode == 0, out.stderr
     assert out.stderr.count("rlhf_step_end of plugin 'bad-hook/observer' (bad-hook 1.2) raised") == 1
     assert out.stderr.count("rank 1: hook rlhf_step_end of plugin 'one-hook/observer' (one-hook 3.4) raised") == 1
-    assert out.stderr.count("'no-hook/observer' (no-hook 1.0) cannot be used") == 1
+    assert out.stderr.count("'no-hook/observer' (no-hook 1.0) cannot be loaded") == 1
     counted = json.loads((fakes.folder / "run" / "summary.json").read_text())["hook_errors"]
     assert counted["bad-hook/observer:rlhf_step_end"] == 4
     assert counted["one-hook/observer:rlhf_step_end"] == 2
@@ -155,7 +155,7 @@ def test_check_looks_at_a_distribution_that_gives_hints_only(fakes: Fakes) -> No
     fakes.add("good-hints", "[rlhf.key_hints]\nours = good_hints:hint\n", "def hint(*given): return ''")
     fakes.add("bad-hints", "[rlhf.key_hints]\nours = bad_hints:hint\n", "raise OSError('no table')")
     out = fakes.rlhf("plugins", "check", "good-hints")
-    assert (out.returncode, out.stdout) == (0, "ok      hint       good-hints/ours\n")
+    assert (out.returncode, out.stdout) == (0, "ok      key_hints  good-hints/ours\n")
     out = fakes.rlhf("plugins", "check", "bad-hints")
     assert out.returncode == 1
     assert "no table" in out.stdout

@@ -65,7 +65,7 @@ HOOKS = {
     broken.ChangingHooks: "leaves its event alone",
     broken.RaisingHooks: "takes its event without raising",
     broken.ParameterHooks: "every hook exists",
-    broken.SilentHooks: "listens to something",
+    broken.SilentHooks: "every hook exists",
 }
 
 

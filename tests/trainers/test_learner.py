@@ -23,6 +23,7 @@ from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.learner import Learner, lr_factor, means
 from rlhf_core.training.policy_module import PolicyMicroBatcher, PolicyModule
 from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.weight_sync import DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 from rlhf_core.types.errors import TrainingDiverged
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -118,7 +119,8 @@ def updated(rows: list[TrainingSample]) -> dict[str, torch.Tensor]:
     settings = OnlineTrainerConfig.model_validate({"name": "t", "reduction": "sequence_mean", "micro_batch_size": 8})
     module = PolicyModule(model(), 1.0)
     learner, cut = Learner(module, GrpoClip(0.2, 0.2), strategy, settings, 1), PolicyMicroBatcher(module, 8, None, 32)
-    update: Any = UpdateStep(learner, module, cut, strategy, settings, session, 0)  # type: ignore[arg-type]
+    drift = DriftCheck("off", session.counts)
+    update: Any = UpdateStep(learner, module, cut, strategy, settings, session, 0, drift)  # type: ignore[arg-type]
     update(1, [rows[:4], rows[4:]], 0)
     return strategy.gradient
 
