@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from rlhf_core.cli import table
+from rlhf_plugin_agents.trajectory import apart
 
 COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing", "stopped by")
-BEFORE, AFTER = 20, 60
-"""Characters before and from the first difference of two results on."""
 
 
 def show(results: Mapping[str, Any]) -> None:
@@ -31,7 +30,7 @@ def show(results: Mapping[str, Any]) -> None:
                 click.echo(f"  {r['task']}, trial {r['trial']}: reward {r['value']:g}; {r['detail']}")
             for d in recording["examples"]:
                 call = f"{d['task']}, trial {d['trial']}, call {d['call']} ({d['name']})"
-                click.echo(f"  {call}: {_apart(d['recorded'], d['result'])}")
+                click.echo(f"  {call}: {apart(d['recorded'], d['result'])}")
         if one["missing"]:
             click.echo(f"{one['missing']} without a verdict: the same command plays them again")
         click.echo(f"rows, report and transcripts (report.html): {one['folder']}")
@@ -50,14 +49,6 @@ def _difference(pair: Mapping[str, Any]) -> str:
         f"{pair['tasks']} tasks; McNemar {m['lost']} lost, "
         f"{m['gained']} gained, p {m['p']:.3g}; Wilcoxon p {'-' if w is None else format(w, '.3g')}"
     )
-
-
-def _apart(recorded: str, result: str) -> str:
-    """Both texts around the first character in which they differ."""
-    pairs = enumerate(zip(recorded, result))
-    at = next((n for n, (a, b) in pairs if a != b), min(len(recorded), len(result)))
-    then, now = (f"{'…' * (at > BEFORE)}{text[max(0, at - BEFORE) : at + AFTER]}" for text in (recorded, result))
-    return f"they differ from character {at + 1} on: {then!r} then, {now!r} now"
 
 
 def _row(name: str, part: Mapping[str, Any]) -> list[str]:

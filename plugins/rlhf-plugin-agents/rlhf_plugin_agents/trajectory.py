@@ -14,6 +14,9 @@ GAVE_UP = ("max_turns", "max_calls", "deadline", "context_full", "length", "bad_
 """How a play ends that is not right, whatever it says: it was cut off, or gave up."""
 FIX = 'name a rows.jsonl that `rlhf eval` wrote; of tau_bench also a list [{"task_id", "reward", "traj"}, ...]'
 
+BEFORE, AFTER = 20, 60
+"""Characters that are shown before the first difference of two texts, and from there on."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
@@ -78,6 +81,13 @@ class AgentTrajectory:
 
     def as_json(self) -> dict[str, Any]:
         return json_values({"version": VERSION, **asdict(self)})
+
+
+def apart(recorded: str, now: str) -> str:
+    """Two texts around the first character in which they differ."""
+    at = next((n for n, (a, b) in enumerate(zip(recorded, now)) if a != b), min(len(recorded), len(now)))
+    shown = [f"{'…' * (at > BEFORE)}{text[max(0, at - BEFORE) : at + AFTER]}" for text in (recorded, now)]
+    return f"they differ from character {at + 1} on: {shown[0]!r} then, {shown[1]!r} now"
 
 
 def form_of(value: Any) -> str:

@@ -178,6 +178,8 @@ def test_a_replay_names_what_differs(box: ToolBox) -> None:
     again = ReactConfig().make(ReplayBackend([first])).run("How long?", changed)
     assert again.stop_reason == "backend_error"
     assert "request 2 differs from what was recorded" in again.error
+    assert "of a message of role tool, they differ from character 1 on: '[1] " in again.error
+    assert again.error.endswith("then, 'something else' now")
     other = ReactConfig().make(ReplayBackend([first])).run("How wide?", box)
     assert "its first request differs" in other.error
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from rlhf_core.data import Tool
 from rlhf_core.data.jsonl import NotJson, read_whole
-from rlhf_core.types.messages import tool_name
 from rlhf_plugin_episodes.tool_formats import RawToolCall
 
 SHOWN = 200
@@ -21,10 +20,9 @@ MOST_ROWS = 256
 
 def read_arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
     """(Arguments, what is wrong with them)."""
-    tool = next((t for t in tools if tool_name(t) == call.name), None)
-    if tool is None:
-        names = ", ".join(map(tool_name, tools)) or "none"
-        return None, f"there is no tool {call.name[:SHOWN]!r}; the tools are: {names}"
+    functions = {str(tool["function"]["name"]): tool["function"] for tool in tools}
+    if call.name not in functions:
+        return None, f"there is no tool {call.name[:SHOWN]!r}; the tools are: {', '.join(functions) or 'none'}"
     arguments = call.arguments
     if isinstance(arguments, str):  # OpenAI's form: JSON inside JSON
         try:
@@ -35,7 +33,7 @@ def read_arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
         arguments = {}
     if not isinstance(arguments, Mapping):
         return None, f"the arguments of {call.name!r} must be an object, not {type(arguments).__name__}"
-    return _held(call, arguments, tool["function"].get("parameters") or {})
+    return _held(call, arguments, functions[call.name].get("parameters") or {})
 
 
 def _held(call: RawToolCall, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[Any, str]:

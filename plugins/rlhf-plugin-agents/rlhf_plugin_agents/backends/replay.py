@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from rlhf_core.data import DatasetError
+from rlhf_core.data import DatasetError, Message
 from rlhf_plugin_agents.agents.react import writes_calls
 from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
-from rlhf_plugin_agents.trajectory import FIX, AgentTrajectory, form_of, from_json
+from rlhf_plugin_agents.trajectory import FIX, AgentTrajectory, apart, form_of, from_json
 
 
 class ReplayBackend:
@@ -27,6 +27,9 @@ class ReplayBackend:
         # Agents write their calls as they did then, or their requests would be other ones.
         self.takes_tools = not any(writes_calls(t.messages) for t in rows)
         self.turns = {(t.task, t.turns[0].digest): t.turns for t in rows}
+        self._messages = {
+            (t.task, t.turns[0].digest): t.messages for t in rows if {n.role for n in t.turns} == {"agent"}
+        }
         # The seed tells the trials of a task apart, which may be played at the same time.
         self._open: dict[tuple[str, int], tuple[str, str]] = {}
         self._next_turn, self._lock = Counter[tuple[str, int]](), Lock()
@@ -48,7 +51,7 @@ class ReplayBackend:
             if turns[position].digest != digest:
                 raise BackendFault(
                     f"task '{request.key}': request {position + 1} differs from what was recorded: a tool answered "
-                    "otherwise, or the agent changed"
+                    f"otherwise, or the agent changed{_difference(self._messages.get(playing, ()), request.messages)}"
                 )
             self._next_turn[trial] += 1
         turn = turns[position]
@@ -56,6 +59,12 @@ class ReplayBackend:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _difference(recorded: Sequence[Message], sent: Sequence[Message]) -> str:
+    """Where the first text of one conversation differs from what was recorded of it; "" where no text does."""
+    pairs = ((str(a.get("content")), str(b.get("content")), b) for a, b in zip(recorded, sent))
+    return next((f"; of a message of role {m['role']}, {apart(a, b)}" for a, b, m in pairs if a != b), "")
 
 
 def read_trajectories(path: Path) -> list[AgentTrajectory]:
