@@ -63,7 +63,7 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         options["path"] = folder
     cls = registry.load("reward", str(name))
     if isinstance(options.get("reward"), dict) and "reward" not in cls.model_fields:  # as `rlhf train` has its keys
-        options = {**options, **options.pop("reward")}
+        options |= options.pop("reward")
     if folder is None and "path" in cls.model_fields and not {"path", "pairs"} & set(options):
         raise ConfigError(
             f"reward '{name}' scores with a trained model, and none is named",

@@ -73,6 +73,9 @@ def _with_algo(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(layer.get("algo"), str):
         return layer
     rest = {key: value for key, value in layer.items() if key != "algo"}
+    trainer = as_mapping("trainer", rest.get("trainer"))
+    if isinstance(trainer, dict) and trainer.get("name", layer["algo"]) != layer["algo"]:
+        raise ConfigError(f"algo {layer['algo']} and trainer {trainer['name']} are both given", fix="leave one out")
     return merge_settings(rest, {"trainer": {"name": layer["algo"]}})
 
 

@@ -40,8 +40,9 @@ def hub_or_cache() -> Generator[None, None, None]:
     """Let ``datasets`` take what lies in its cache where the hub does not answer, and not ask it again and again."""
     modules: list[Any] = [import_module(name) for name in ("huggingface_hub.constants", "datasets.config")]
     flags = [(module, module.HF_HUB_OFFLINE) for module in modules]
-    for module, _ in flags:
-        module.HF_HUB_OFFLINE = not hub_reachable()
+    silent = not hub_reachable()
+    for module, was in flags:
+        module.HF_HUB_OFFLINE = was or silent
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,6 +158,6 @@ def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
         return {**options, "name": "parquet" if name.endswith(".parquet") else "jsonl", "path": name}
     installed = any(name in (entry.name, entry.qualified) for entry in entries_of("rlhf.dataset"))
     is_table = Path(name).suffix.lower()[1:] in BUILDERS
-    if not installed and ("/" in name or is_table or (name and Path(name).expanduser().exists())):
+    if not installed and ("/" in name or is_table or os.path.exists(os.path.expanduser(name))):
         return {**options, "name": "hub", "path": name}
     return options

@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.types.errors import ConfigError
 
 Rlhf = Callable[..., Any]
 Refused = Callable[..., str]
@@ -187,6 +188,8 @@ def test_an_algorithm_is_understood_however_it_is_written(tmp_path: Path) -> Non
     assert (config.trainer.name, config.reward.name) == ("dr_grpo", "ensemble")
     assert resolve(registry, files=[file], sugar={"trainer": "grpo"}).trainer.name == "grpo"
     assert resolve(registry, files=[file], settings=["algo=rloo"]).trainer.name == "rloo"
+    with pytest.raises(ConfigError, match="algo dpo and trainer grpo are both given"):
+        resolve(registry, settings=["algo=dpo", "trainer=grpo"])
 
 
 @pytest.mark.parametrize(

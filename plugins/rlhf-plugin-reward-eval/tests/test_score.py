@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.cli import chosen_reward, open_registry
+
 Rlhf = Callable[..., Any]
 ROWS = [
     {"id": "a", "prompt": "What is 2 + 3?", "completion": "The answer is 5.", "answer": "5"},
@@ -199,3 +201,9 @@ def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, message: str, tmp_path: P
     assert out.code == 2
     assert message in out.err
     assert not (tmp_path / "scored.jsonl").exists()
+
+
+@pytest.mark.parametrize("setting", ["path=runs/rm/final", "reward.path=runs/rm/final"])
+def test_a_setting_is_taken_as_the_training_command_writes_it(setting: str) -> None:
+    chosen: Any = chosen_reward(open_registry(), None, "bradley_terry", [setting])
+    assert (chosen.name, chosen.path) == ("bradley_terry", "runs/rm/final")

@@ -67,6 +67,9 @@ class LaunchedRank(Protocol):
 def launched_rank(nproc: int | None) -> LaunchedRank | None:
     """This process among those that a launcher started; None where it is the only one."""
     entries = entries_of("rlhf.launcher", disabled_distributions())
+    if len(entries) > 1:
+        names = " and ".join(entry.qualified for entry in entries)
+        raise UserError(f"{names} both join ranks", fix="rlhf plugins disable one of the two distributions")
     if entries:
         return load_entry(entries[0], "the launcher", "reinstall it, or disable it")(nproc)
     count = next((os.environ[name] for name in COUNTS if os.environ.get(name, "1") != "1"), None)
