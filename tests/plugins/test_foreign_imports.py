@@ -178,3 +178,21 @@ def test_user_files_that_end_the_process_are_refused(tmp_path: Path) -> None:
     for load in (load_check, load_functions):
         with pytest.raises(ConfigError, match=r"SystemExit: bye\n  where: .*mine\.py"):
             load(str(file))
+
+
+RANK = "import types\ndef join(nproc):\n    return types.SimpleNamespace(rank=0, world_size=2)\n"
+
+
+def test_of_several_launchers_only_one_may_join(fakes: Fakes, caplog: pytest.LogCaptureFixture) -> None:
+    fakes.add("one-launcher", "[rlhf.launcher]\none = one_launcher:join\n", "def join(nproc):\n    return None\n")
+    fakes.add("sick-launcher", "[rlhf.launcher]\nsick = sick_launcher:join\n", "import no_such_module_here\n")
+    out = fakes.rlhf(*TRAIN)
+    assert out.returncode == 0, out.stderr
+    assert "launcher 'sick' cannot be loaded" in caplog.text
+    assert "sick-launcher 1.0" in caplog.text
+    fakes.add("two-launcher", "[rlhf.launcher]\ntwo = two_launcher:join\n", RANK)
+    fakes.add("too-launcher", "[rlhf.launcher]\ntoo = too_launcher:join\n", RANK)
+    out = fakes.rlhf(*TRAIN)
+    assert out.returncode == 2
+    assert "too-launcher/too and two-launcher/two both join ranks" in out.stderr
+    assert "rlhf plugins disable" in out.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.plugins.entry_points import disabled_distributions, entries_of, load_entry
-from rlhf_core.types.errors import RlhfError, UserError
+from rlhf_core.types.errors import PluginError, RlhfError, UserError
 
 if TYPE_CHECKING:
     from rlhf_core.config.plan import Plan
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rlhf_core.plugins.registry import Registry
     from rlhf_core.runs.run_dir import RunDir
 
+log = logging.getLogger("rlhf.plugins")
 COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which torchrun and srun say how many processes they start."""
 
@@ -66,17 +68,22 @@ class LaunchedRank(Protocol):
 
 def launched_rank(nproc: int | None) -> LaunchedRank | None:
     """This process among those that a launcher started; None where it is the only one."""
-    entries = entries_of("rlhf.launcher", disabled_distributions())
-    if len(entries) > 1:
-        names = " and ".join(entry.qualified for entry in entries)
-        raise UserError(f"{names} both join ranks", fix="rlhf plugins disable one of the two distributions")
-    if entries:
-        return load_entry(entries[0], "the launcher", "reinstall it, or disable it")(nproc)
+    ranks: dict[str, LaunchedRank] = {}
+    for entry in entries_of("rlhf.launcher", disabled_distributions()):
+        try:
+            join = load_entry(entry, f"launcher '{entry.name}'", "reinstall it, or disable it")
+        except PluginError as problem:
+            log.warning("%s", problem)
+            continue
+        if rank := join(nproc):
+            ranks[entry.qualified] = rank
+    if len(ranks) > 1:
+        raise UserError(f"{' and '.join(ranks)} both join ranks", fix="rlhf plugins disable all but one of them")
     count = next((os.environ[name] for name in COUNTS if os.environ.get(name, "1") != "1"), None)
-    if count is not None:
+    if count is not None and not ranks:
         raise UserError(
             f"a launcher started {count} processes, and nothing joins them to one run",
             why="rlhf-plugin-launchers is not installed, or disabled",
             fix="pip install rlhf-plugin-launchers, or enable it, or start them with rlhf train --nproc",
         )
-    return None
+    return next(iter(ranks.values()), None)
