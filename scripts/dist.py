@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def projects(root: Path = ROOT) -> list[Path]:
     """Folders of every distribution, the core first."""
-    places = ("plugins/*/pyproject.toml", "eval/pyproject.toml", "extensions/*/pyproject.toml")
-    return [root, *(file.parent for place in places for file in sorted(root.glob(place)))]
+    patterns = ("plugins/*/pyproject.toml", "eval/pyproject.toml", "extensions/*/pyproject.toml")
+    return [root, *(file.parent for pattern in patterns for file in sorted(root.glob(pattern)))]
 
 
 def build(project: Path, out: Path) -> Path:

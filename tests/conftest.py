@@ -72,7 +72,7 @@ def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     revision = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "hub" / "models--org--tiny"
-    shutil.copytree(resolve_model("pocket").place, repository / "snapshots" / revision)
+    shutil.copytree(resolve_model("pocket").path, repository / "snapshots" / revision)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(revision)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

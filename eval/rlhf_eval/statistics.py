@@ -219,9 +219,9 @@ def ranks(values_N: Floats) -> Floats:
         >>> ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist()
         [3.5, 1.0, 3.5, 2.0]
     """
-    _, place, counts = np.unique(values_N, return_inverse=True, return_counts=True)
+    _, index_N, counts = np.unique(values_N, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[place]
+    return (last - (counts - 1) / 2)[index_N]
 
 
 def spearman(x_N: Floats, y_N: Floats) -> float:

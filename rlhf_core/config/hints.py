@@ -56,19 +56,19 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        places = self.places(path)
+        known = self.places(path)
         for hint in answers(GROUP, path[-1], value, self.registry, self.chosen):
-            if len(path) > 1 or not places or re.search(r"\bis [a-z_0-9.]+ here\b", hint):
+            if len(path) > 1 or not known or re.search(r"\bis [a-z_0-9.]+ here\b", hint):
                 return hint  # one without a key says less than the place of our own key of that name
-        return places
+        return known
 
     def places(self, path: Sequence[str]) -> str:
         """``"did you mean 'reward.parts'?"`` for a key that belongs elsewhere; "" if none is called so."""
-        places = [key for key in self._keys() if key.rpartition(".")[2] == path[-1]]
-        if not places:
+        keys = [key for key in self._keys() if key.rpartition(".")[2] == path[-1]]
+        if not keys:
             return ""
-        places = [key for key in places if key.split(".")[0] == path[0]] or places
-        nearest = sorted(places, key=lambda key: key.count("."))[:NEAREST]
+        keys = [key for key in keys if key.split(".")[0] == path[0]] or keys
+        nearest = sorted(keys, key=lambda key: key.count("."))[:NEAREST]
         return f"did you mean {' or '.join(repr(key) for key in nearest)}?"
 
     def _keys(self) -> Iterator[str]:

@@ -29,8 +29,8 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
     text = read_text(path, WHAT)
     pairs = _mapping(text, settings.key)
     if pairs is None:
-        rows, places = parse_json(text, path, WHAT)
-        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(rows, places)]
+        rows, lines = parse_json(text, path, WHAT)
+        pairs = [_row(row, settings.key, f"{path}, {line}") for row, line in zip(rows, lines)]
     if not pairs:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}

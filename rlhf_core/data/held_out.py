@@ -20,8 +20,8 @@ from rlhf_core.types.rollouts import Message
 
 def content_key(turns: Sequence[Message]) -> str:
     """Hash of what is asked (16 hex digits): roles and texts but for system turns; blanks and accents in one form."""
-    asked = [turn for turn in turns if turn["role"] != "system"]
-    turn_texts = [[turn["role"], " ".join(normalize("NFC", message_text(turn)).split())] for turn in asked]
+    turns_kept = [turn for turn in turns if turn["role"] != "system"]
+    turn_texts = [[turn["role"], " ".join(normalize("NFC", message_text(turn)).split())] for turn in turns_kept]
     return hashlib.sha256(json.dumps(turn_texts).encode()).hexdigest()[:16]
 
 

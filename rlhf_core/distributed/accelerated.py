@@ -73,7 +73,7 @@ class AcceleratedStrategy(LocalStrategy):
     def release(self, module: torch.nn.Module) -> None:
         """Take it out of what accelerate has prepared."""
         bare, models = self.unwrap(module), self.accelerator._models
-        models[:] = [kept for kept in models if self.unwrap(kept) is not bare]
+        models[:] = [other for other in models if self.unwrap(other) is not bare]
 
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module under DDP, and under what compiles it."""

@@ -122,8 +122,8 @@ class RankMonitor:
 
     def has_ended(self, other: int) -> bool:
         """Whether the process of a rank on this machine has ended; False where that cannot be known."""
-        place, _, pid = self.heard[other].process.rpartition(":")
-        return place == _place() != "" and not _runs(int(pid))
+        host, _, pid = self.heard[other].process.rpartition(":")
+        return host == _place() != "" and not _runs(int(pid))
 
     def _exchange(self) -> None:
         beat, failures = 0, 0

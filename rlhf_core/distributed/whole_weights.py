@@ -50,26 +50,26 @@ def _outermost(module: torch.nn.Module, classes: set[str]) -> Iterator[torch.nn.
 
 def _shares(layer: torch.nn.Module, owners: Counter[int]) -> bool:
     inside = Counter(id(p) for part in layer.modules() for p in part.parameters(recurse=False))
-    return any(owners[place] != count for place, count in inside.items())
+    return any(owners[parameter] != count for parameter, count in inside.items())
 
 
-def _map_leaves(tree: Any, leaf: Callable[[Any, str], Any], place: str = "") -> Any:
+def _map_leaves(tree: Any, leaf: Callable[[Any, str], Any], path: str = "") -> Any:
     if isinstance(tree, dict):
-        return {k: _map_leaves(v, leaf, f"{place}/{k}" if place else str(k)) for k, v in tree.items()}
+        return {k: _map_leaves(v, leaf, f"{path}/{k}" if path else str(k)) for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_map_leaves(v, leaf, f"{place}/{i}") for i, v in enumerate(tree))
-    return leaf(tree, place)
+        return type(tree)(_map_leaves(v, leaf, f"{path}/{i}") for i, v in enumerate(tree))
+    return leaf(tree, path)
 
 
 def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
     """A state without its DTensors, which are returned by the place where they stood."""
     tensors: dict[str, DTensor] = {}
 
-    def taken_out(value: Any, place: str) -> Any:
+    def taken_out(value: Any, path: str) -> Any:
         if not isinstance(value, DTensor):
             return value
-        tensors[place] = value
-        return Stored(place)
+        tensors[path] = value
+        return Stored(path)
 
     return _map_leaves(tree, taken_out), tensors
 
@@ -85,7 +85,7 @@ def read_stored(tree: Any, like: Callable[[Stored], torch.Tensor]) -> Any:
     """A state with its tensors; all ranks call it."""
     wanted: dict[Path, dict[str, torch.Tensor]] = {}
 
-    def tensor_of(value: Any, place: str) -> Any:
+    def tensor_of(value: Any, path: str) -> Any:
         if not isinstance(value, Stored):
             return value
         assert value.folder is not None

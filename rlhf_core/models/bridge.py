@@ -33,9 +33,9 @@ class Cut(NamedTuple):
 def in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
     """Results in the order of their calls, whichever came first; what answers no call keeps its place."""
     order = {call.get("id"): n for n, call in enumerate(answer.get("tool_calls") or ())}
-    places = [n for n, m in enumerate(results) if m["role"] == "tool" and m.get("tool_call_id") in order]
-    ranked = iter(sorted((results[n] for n in places), key=lambda m: order[m["tool_call_id"]]))
-    return [next(ranked) if n in places else m for n, m in enumerate(results)]
+    result_indices = [n for n, m in enumerate(results) if m["role"] == "tool" and m.get("tool_call_id") in order]
+    ranked = iter(sorted((results[n] for n in result_indices), key=lambda m: order[m["tool_call_id"]]))
+    return [next(ranked) if n in result_indices else m for n, m in enumerate(results)]
 
 
 def cut_sampled(writer: TemplateWriter, messages: Sequence[Message], answer: int, tools: Sequence[Tool]) -> Cut | None:
@@ -73,18 +73,18 @@ def _stand_in(messages: Sequence[Message], answer: int) -> list[Message] | None:
 
 def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
     """Cut a filled template, from where a turn begins, at the mark that ends the turn."""
-    place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=-1)
-    if place < 0 and turn is not None and not turn.get("tool_calls"):
+    end_of_turn = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=-1)
+    if end_of_turn < 0 and turn is not None and not turn.get("tool_calls"):
         content = writer.text.guard(content_of(turn))
         start = text.find(content)
-        place = start + len(content) if start >= 0 else -1
-    if place < 0:
+        end_of_turn = start + len(content) if start >= 0 else -1
+    if end_of_turn < 0:
         raise ModelError(
             "the chat template does not mark the end of an assistant's turn",
             why=f"it goes on with {writer.text.restore(text)[:80]!r}",
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
-    return Cut(text[:place], text[place:])
+    return Cut(text[:end_of_turn], text[end_of_turn:])
 
 
 def keeps(writer: TemplateWriter, body: str, turn: Message) -> bool:

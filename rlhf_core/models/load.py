@@ -104,21 +104,21 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
     source = resolve_model(config.path)
     if source.local and not source.gguf:
-        verify_files(source.place)
-    place, options = source.place, load_options(config, source)
+        verify_files(source.path)
+    model_path, options = source.path, load_options(config, source)
     for folder in () if source.adapter is None else (Path(source.adapter), Path(source.adapter).parent):
         if any((folder / name).is_file() for name in TOKENIZER_FILES):  # saved with the adapter, or in its ``final/``
             verify_files(folder)
-            place, options = str(folder), load_options(config, Source(str(folder)))
+            model_path, options = str(folder), load_options(config, Source(str(folder)))
             break
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        tokenizer = AutoTokenizer.from_pretrained(model_path, **options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
         raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
-    if Path(place).is_dir():
-        attach_modality(tokenizer, Path(place))
+    if Path(model_path).is_dir():
+        attach_modality(tokenizer, Path(model_path))
     if config.chat_template is not None:
         from rlhf_core.models.chat_templates import apply_template
 
@@ -149,7 +149,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
 
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.place,
+            source.path,
             dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention,
             use_safetensors=None if source.gguf else True,
@@ -181,17 +181,17 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
         return None
     options = load_options(config, source)
     try:
-        place = Path(source.place) if source.local else local_copy(source.place, options)
-        if (place / MODALITY_FILE).is_file():
+        folder = Path(source.path) if source.local else local_copy(source.path, options)
+        if (folder / MODALITY_FILE).is_file():
             return None
-        model = build_without_weights(config, AutoModelForCausalLM, place, options)
+        model = build_without_weights(config, AutoModelForCausalLM, folder, options)
     except ModelError:
         raise
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     if model is not None:
         check_generates(model, config.path)
-        model.name_or_path = source.place
+        model.name_or_path = source.path
     return model
 
 

@@ -42,9 +42,9 @@ def is_run(folder: Path) -> bool:
     return (folder / "plan.json").is_file()
 
 
-def planned_model(place: Path) -> Mapping[str, Any]:
+def planned_model(folder: Path) -> Mapping[str, Any]:
     """The ``model`` section of the plan of the run that a folder lies in; {} if there is none that can be read."""
-    run = next((folder for folder in place.expanduser().absolute().parents[:3] if is_run(folder)), None)
+    run = next((above for above in folder.expanduser().absolute().parents[:3] if is_run(above)), None)
     try:
         return {} if run is None else json.loads((run / "plan.json").read_text())["config"]["model"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -53,8 +53,8 @@ def planned_model(place: Path) -> Mapping[str, Any]:
 
 def planned_format(path: str, setting: str = "prompt_format") -> str:
     """How the run that a model comes from wrote prompts, or read calls (``tool_format``); ``auto`` for other models."""
-    place = Path(model_place(path))
-    return str(planned_model(place).get(setting, "auto")) if place.expanduser().is_dir() else "auto"
+    folder = Path(model_place(path))
+    return str(planned_model(folder).get(setting, "auto")) if folder.expanduser().is_dir() else "auto"
 
 
 def no_final_model(run: Path) -> ModelError:
@@ -80,9 +80,9 @@ def nothing_there(path: str) -> ModelError:
 
 def near_names(path: str) -> str:
     """``"did you mean 'x'? or "`` for folders beside ``path`` and runs of nearly its name; "" if there are none."""
-    place = Path(path).expanduser()
-    parents = {place.parent, ROOT} if _is_name(path) else {place.parent}
-    near = did_you_mean(place.name, [p.name for folder in parents if folder.is_dir() for p in folder.iterdir()])
+    wanted = Path(path).expanduser()
+    parents = {wanted.parent, ROOT} if _is_name(path) else {wanted.parent}
+    near = did_you_mean(wanted.name, [p.name for folder in parents if folder.is_dir() for p in folder.iterdir()])
     return near and f"{near} or "
 
 

@@ -115,8 +115,8 @@ def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
             weight = weight + _delta(module, f"base_model.model.{layer}", adapter, weights).to(weight)
         return weight
 
-    places = {k.removeprefix("base_model.model.").replace(".base_layer.", "."): k for k in weights if ".lora_" not in k}
-    return ComputedWeights.of(weights, places, merged)
+    stored = {k.removeprefix("base_model.model.").replace(".base_layer.", "."): k for k in weights if ".lora_" not in k}
+    return ComputedWeights.of(weights, stored, merged)
 
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:

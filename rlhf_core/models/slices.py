@@ -158,15 +158,15 @@ def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored
         return
     new: dict[int, torch.nn.Parameter] = {}
     values: dict[int, Stored] = {}
-    places: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []  # keeps all, so that no id is used twice
+    parameters: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []  # keeps all, so that no id is used twice
     for owner in module.modules():
         for leaf, parameter in owner._parameters.items():
             if parameter is None or not parameter.is_meta:
                 continue
-            places.append((owner, leaf, parameter))
+            parameters.append((owner, leaf, parameter))
             if leaf in owner.__dict__.get(STORED, {}):
                 values[id(parameter)] = owner.__dict__[STORED][leaf]
-    for owner, leaf, parameter in places:
+    for owner, leaf, parameter in parameters:
         if id(parameter) not in values:
             raise ModelError(
                 f"no file holds the weight '{leaf}' of a {type(owner).__name__}",
@@ -190,7 +190,7 @@ def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
     return tensor.to_local(), tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
 
 
-def build_without_weights(config: Any, model_class: Any, place: Path, options: Mapping[str, Any]) -> Any:
+def build_without_weights(config: Any, model_class: Any, folder: Path, options: Mapping[str, Any]) -> Any:
     """A model without memory that knows its files; None where they do not hold its parameters, or it is recurrent."""
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig
@@ -198,7 +198,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     from rlhf_core.models.layers.trunk_and_head import keys_and_values_only, take_apart
     from rlhf_core.models.random_state import preserved_rng
 
-    described: Any = AutoConfig.from_pretrained(str(place), **options)
+    described: Any = AutoConfig.from_pretrained(str(folder), **options)
     if getattr(described, "quantization_config", None) is not None:
         return None
     with preserved_rng(), init_empty_weights(include_buffers=False):
@@ -211,26 +211,26 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     model.tie_weights()  # making a parameter without memory unties it
     if is_converted(model):
         return None
-    missing = remember(model, stored_in(weight_files(place)))
+    missing = remember(model, stored_in(weight_files(folder)))
     parts = take_apart(model)
     if parts is None or not keys_and_values_only(DynamicCache(config=parts.trunk.config)):
         return None  # such a model is tried with its weights before the engine is built
     if missing:
         log.info("the model is loaded whole on every rank: its files do not hold %s by that name", missing[0])
         return None
-    if (place / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(str(place))
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(str(folder))
     return model.eval()
 
 
-def weight_files(place: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files that transformers reads in a model's folder, and none of those beside them."""
-    whole, index = place / "model.safetensors", place / "model.safetensors.index.json"
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         return [whole]
     if not index.is_file():
         return []
-    return sorted({place / name for name in json.loads(index.read_text())["weight_map"].values()})
+    return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
 
 
 def is_converted(model: Any) -> bool:

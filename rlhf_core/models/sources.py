@@ -33,10 +33,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 class Source:
     """Where to load from."""
 
-    place: str
+    path: str
     """A folder, or a hub id."""
     gguf: str | None = None
-    """File name inside ``place``."""
+    """File name inside ``path``."""
     local: bool = True
     adapter: str | None = None
     revision: str | None = None
@@ -47,7 +47,7 @@ class Source:
         """For error messages."""
         if self.adapter:
             return self.adapter
-        return str(Path(self.place) / self.gguf) if self.gguf else self.place
+        return str(Path(self.path) / self.gguf) if self.gguf else self.path
 
 
 def resolve_model(path: str) -> Source:
@@ -57,23 +57,24 @@ def resolve_model(path: str) -> Source:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.
     """
     path = model_place(path)
-    place = Path(path).expanduser()
-    if path == "pocket" or not place.exists():
+    folder = Path(path).expanduser()
+    if path == "pocket" or not folder.exists():
         embedded = embedded_model(path)
         if embedded is not None:
             return Source(str(check_folder(Path(embedded))))
     if path.endswith(".gguf"):
-        return _gguf(place)
-    if place.is_dir():
-        if is_run(place):
-            raise no_final_model(place)
-        if (place / "adapter_config.json").is_file() and not any(place.glob("model*.safetensors")):
-            return _adapter(place)
-        check_folder(place)
-        return Source(str(place))
-    if place.is_file():
+        return _gguf(folder)
+    if folder.is_dir():
+        if is_run(folder):
+            raise no_final_model(folder)
+        if (folder / "adapter_config.json").is_file() and not any(folder.glob("model*.safetensors")):
+            return _adapter(folder)
+        check_folder(folder)
+        return Source(str(folder))
+    if folder.is_file():
         raise ModelError(
-            f"'{path}' is a file; a model is a folder, a .gguf file or a hub id", fix=f"name its folder: {place.parent}"
+            f"'{path}' is a file; a model is a folder, a .gguf file or a hub id",
+            fix=f"name its folder: {folder.parent}",
         )
     if path.startswith(("/", ".", "~")) or path.count("/") > 1:
         raise nothing_there(path)
@@ -166,13 +167,13 @@ def weights_digest(path: str) -> str:
     """Hash of every file of a local model, an ensemble's members and trunk included, so that other weights under the
     same name are noticed; "" for a hub id or ``pocket``.
     """
-    place = Path(model_place(path)).expanduser()
-    files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
+    root = Path(model_place(path)).expanduser()
+    files = sorted(f for f in root.rglob("*") if f.is_file()) if root.is_dir() else [root] if root.is_file() else []
     digest = hashlib.sha256()
     for file in files:
         if file.suffix == ".md" or file.name == MANIFEST:
             continue
-        digest.update(f"{file.relative_to(place) if file != place else file.name}\n".encode())
+        digest.update(f"{file.relative_to(root) if file != root else file.name}\n".encode())
         with file.open("rb") as handle:
             digest.update(hashlib.file_digest(handle, "sha256").digest())
     return digest.hexdigest()[:16] if files else ""
@@ -190,10 +191,10 @@ def weight_file_bytes(path: str) -> int | None:
         return None
     if not source.local:
         return None
-    place = Path(source.place)
+    folder = Path(source.path)
     if source.gguf:
-        return 8 * (place / source.gguf).stat().st_size
-    return sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
+        return 8 * (folder / source.gguf).stat().st_size
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
 
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -211,8 +212,8 @@ def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
 
 def _is_made_of(path: str, name: str) -> bool:
     try:
-        source, shipped = resolve_model(path), Path(resolve_model(name).place)
-        folder = Path(source.place)
+        source, shipped = resolve_model(path), Path(resolve_model(name).path)
+        folder = Path(source.path)
         if not source.local or source.gguf or _shape(folder) != _shape(shipped):
             return False
         ours, theirs = (json.loads((f / "tokenizer.json").read_text())["model"]["vocab"] for f in (folder, shipped))

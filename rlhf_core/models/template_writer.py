@@ -284,15 +284,15 @@ class TemplateWriter:
         """What the template writes before an answer and leaves out without one; "" for ``[INST] x [/INST]``."""
         question = [{"role": "user", "content": "x"}]
         try:
-            asked, bare = (
+            prompted, bare = (
                 self.tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=flag)
                 for flag in (True, False)
             )
             answered = self._answered(add_generation_prompt=False)
         except Exception:  # roles that this template does not take; the data's own are tried when they come
             return ""
-        header = answered.removeprefix(asked).partition(MARK)[0]
-        return header if asked == bare and answered.startswith(asked) and header.strip() else ""
+        header = answered.removeprefix(prompted).partition(MARK)[0]
+        return header if prompted == bare and answered.startswith(prompted) and header.strip() else ""
 
 
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:

@@ -34,8 +34,8 @@ class ComputedWeights(Mapping[str, torch.Tensor]):
     @classmethod
     def of(cls, weights: Weights, stored: Mapping[str, str], value: Callable[[str, str], torch.Tensor]) -> Self:
         """Weights each of which has the shape and the type of one that is there."""
-        shapes = {name: like(weights, place) for name, place in stored.items()} if on_demand(weights) else None
-        return cls({name: partial(value, name, place) for name, place in stored.items()}, shapes)
+        shapes = {name: like(weights, key) for name, key in stored.items()} if on_demand(weights) else None
+        return cls({name: partial(value, name, key) for name, key in stored.items()}, shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._values[name]()

@@ -75,13 +75,13 @@ def _row(
     problem: Any, model: type[BaseModel], also: Iterable[str], hints: Hints | None, prefix: str
 ) -> tuple[str, str]:
     path = [str(p) for p in problem["loc"]]
-    place = dotted([*prefix.split("."), *path[:-1]] if prefix else path[:-1])
-    key = f"{place}.{path[-1]}" if place else path[-1]
+    section = dotted([*prefix.split("."), *path[:-1]] if prefix else path[:-1])
+    key = f"{section}.{path[-1]}" if section else path[-1]
     if problem["type"] == "extra_forbidden":
         known = [*known_keys(model, path[:-1]), *(also if len(path) == 1 else ())]
         hint = hints([*prefix.split("."), *path] if prefix else path, problem.get("input")) if hints else ""
-        hint = hint or did_you_mean(path[-1], known, prefix=f"{place}." if place else "")
-        lists = not hint or (bool(place) and len(known) <= FEW_KEYS)
+        hint = hint or did_you_mean(path[-1], known, prefix=f"{section}." if section else "")
+        lists = not hint or (bool(section) and len(known) <= FEW_KEYS)
         keys = f"keys here: {', '.join(sorted(known))}" if lists else ""
         return f"unknown key '{key}'", f"{hint} {keys}".strip()
     if problem["type"] == "missing":

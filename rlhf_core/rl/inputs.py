@@ -98,7 +98,7 @@ def _fitting(
     """The prompts that leave room for what is sampled from them, by ``sampling`` or ``eval_sampling``."""
     sampling = getattr(config, setting) or config.sampling
     name = setting if sampling is not config.sampling else "sampling"
-    kept, dropped = admit(
+    fitting, dropped = admit(
         prompts,
         encode,
         datasets.settings,
@@ -107,7 +107,7 @@ def _fitting(
         setting=f"trainer.{name}.max_tokens",
     )
     datasets.counts.update(dropped)
-    return kept
+    return fitting
 
 
 def _prompt_order(train: list[Prompt], datasets: Datasets, seed: int) -> PromptOrder:

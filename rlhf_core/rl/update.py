@@ -142,11 +142,11 @@ def keep_uncertain(
     threshold = section.received
     if threshold is None:
         return list(samples), {}
-    kept = [
+    uncertain = [
         replace(i, advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
         for i, e in zip(samples, entropies, strict=True)
     ]
-    return kept, {"entropy_threshold": threshold}
+    return uncertain, {"entropy_threshold": threshold}
 
 
 def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | None:

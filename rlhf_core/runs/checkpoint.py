@@ -82,11 +82,11 @@ class CheckpointStore:
 
     def _set_aside(self, damaged: Mapping[int, str], chosen: int) -> None:
         for step, damage in damaged.items():
-            place = self.path(step).with_suffix(".damaged")
-            shutil.rmtree(place, ignore_errors=True)
-            self.path(step).rename(place)
+            folder = self.path(step).with_suffix(".damaged")
+            shutil.rmtree(folder, ignore_errors=True)
+            self.path(step).rename(folder)
             text = "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'"
-            log.warning(text, step, damage, chosen, place)
+            log.warning(text, step, damage, chosen, folder)
 
     def read(self, step: int, rank: int = 0) -> tuple[Path, dict[str, Any]]:
         """Folder and state of a checkpoint, this rank's shard included."""
@@ -213,11 +213,11 @@ class CheckpointManager(CheckpointStore):
         """This rank's part of a state; whether other numbers of ranks can read it."""
         from rlhf_core.distributed.whole_weights import take_out, write_sharded
 
-        kept, tensors = take_out(state)
-        save_tree(folder, f"shard-{self.strategy.rank}", kept)
+        plain_state, tensors = take_out(state)
+        save_tree(folder, f"shard-{self.strategy.rank}", plain_state)
         if tensors:
             write_sharded(folder / SHARDED, tensors)
-        return bool(tensors) or not _holds_tensors(kept)
+        return bool(tensors) or not _holds_tensors(plain_state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on with a checkpoint's component states and random numbers.
@@ -231,8 +231,8 @@ class CheckpointManager(CheckpointStore):
 
     def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
         """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole."""
-        place = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
-        with alone(self.strategy, "writing the final model"), place as folder:
+        staging = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
+        with alone(self.strategy, "writing the final model"), staging as folder:
             use_whole_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
 

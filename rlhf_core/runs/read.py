@@ -93,11 +93,11 @@ class StoredRun:
         for path in (Path(name).expanduser(), root / name):
             if (path / "plan.json").is_file():
                 return read_run(path)
-        place = Path(name).expanduser()
-        beside = place.parent if place.parent != Path() else root
+        folder = Path(name).expanduser()
+        beside = folder.parent if folder.parent != Path() else root
         known = [plan.parent.name for plan in sorted(beside.glob("*/plan.json"))]
-        near = did_you_mean(place.name, known)
-        why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
+        near = did_you_mean(folder.name, known)
+        why = "the folder holds no plan.json" if folder.is_dir() else "there is no such folder"
         raise RunDirError(f"'{name}' is not a run", why=why, fix=near or "rlhf runs list --root FOLDER")
 
     def seen_in_training(self, tested: StoredRun) -> SeenPrompts:

@@ -220,7 +220,7 @@ def completion_logprobs(
     device, sizes, wanted = next(model.parameters()).device, [len(c) for c in completions], _wanted(completions, masks)
     mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
     targets_N = on_device([t for c in completions for t in c], device)
-    places = row_places(sizes, device)
+    positions = row_places(sizes, device)
     wanted_N = None if wanted is None else on_device(wanted, device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
@@ -234,9 +234,9 @@ def completion_logprobs(
             logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
             logprobs_N, entropy_N = logits_logprobs(head(fed_NH), targets_N, **options)
-    places = places if wanted_N is None else (places[0][wanted_N], places[1][wanted_N])
-    entropy_BT = None if entropy_N is None else _grid(entropy_N, places, mask_BT)
-    return CompletionLogprobs(_grid(logprobs_N, places, mask_BT), entropy_BT, mask_BT, hidden_NH)
+    positions = positions if wanted_N is None else (positions[0][wanted_N], positions[1][wanted_N])
+    entropy_BT = None if entropy_N is None else _grid(entropy_N, positions, mask_BT)
+    return CompletionLogprobs(_grid(logprobs_N, positions, mask_BT), entropy_BT, mask_BT, hidden_NH)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -279,5 +279,5 @@ def completion_hidden(
     return padded_hidden(model, prompts, completions)
 
 
-def _grid(values_N: torch.Tensor, places: tuple[torch.Tensor, torch.Tensor], mask_BT: torch.Tensor) -> torch.Tensor:
-    return values_N.new_zeros(mask_BT.shape).index_put(places, values_N)
+def _grid(values_N: torch.Tensor, positions: tuple[torch.Tensor, torch.Tensor], mask_BT: torch.Tensor) -> torch.Tensor:
+    return values_N.new_zeros(mask_BT.shape).index_put(positions, values_N)

@@ -129,14 +129,14 @@ def kl_loss(
 
 def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
     """Sum over ``dim`` (all of them) where ``mask_BT`` is True; masked places may hold anything, NaN included."""
-    kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
-    return kept.sum() if dim is None else kept.sum(dim)
+    masked_BT = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
+    return masked_BT.sum() if dim is None else masked_BT.sum(dim)
 
 
 def mean_or_zero(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
     """Mean where ``mask`` is True, 0 where nothing is: a sequence without tokens adds nothing to a loss."""
-    kept = mask.bool()
-    return masked_sum(tensor, mask, dim) / (kept.sum() if dim is None else kept.sum(dim)).clamp(min=1)
+    used = mask.bool()
+    return masked_sum(tensor, mask, dim) / (used.sum() if dim is None else used.sum(dim)).clamp(min=1)
 
 
 def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denominator: float) -> torch.Tensor:

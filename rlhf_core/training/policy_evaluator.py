@@ -148,8 +148,8 @@ class PolicyEvaluator:
     def _by_source(self, rows: Sequence[Any]) -> dict[str, float]:
         places_by_source = by_source([g.prompt.source for g in self.groups[: len(rows)]])
         metrics: dict[str, float] = {}
-        for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
-            source_rows = [rows[place] for place in places]
+        for source, indices in places_by_source.items() if len(places_by_source) > 1 else ():
+            source_rows = [rows[index] for index in indices]
             metrics |= score_metrics([r[1] for r in source_rows], f"{source}/reward")
             metrics |= gold_metrics(source_rows, f"{source}/gold")
         return metrics

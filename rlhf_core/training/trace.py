@@ -47,7 +47,7 @@ def prompt_rows(
     rows: list[dict[str, Any]] = []
     start = 0
     for n, group in enumerate(groups):
-        places = range(start, start + group.group_size)
+        indices = range(start, start + group.group_size)
         start += group.group_size
         rows.append(
             {
@@ -57,8 +57,8 @@ def prompt_rows(
                 "prompt": group.prompt.text,
                 **({"prompt_ids": list(group.token_ids)} if n < full else {}),
                 **({"media": [asdict(media) for media in group.prompt.media]} if group.prompt.media else {}),
-                **({"messages": messages_of(group)} if any(rollouts[i].media for i in places) else {}),
-                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in places],
+                **({"messages": messages_of(group)} if any(rollouts[i].media for i in indices) else {}),
+                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in indices],
             }
         )
     return rows
@@ -126,10 +126,10 @@ DIGITS = 5
 """Decimals that are kept: a logprob's rounding in float32 is of that size."""
 
 
-class _Kept(NamedTuple):
+class _Recorded(NamedTuple):
     grids: Mapping[str, torch.Tensor]
     """Shapes ``[B, T]``, shared by all completions of the micro-batch."""
-    place: int
+    row: int
     tokens: int
     has_old: bool
 
@@ -141,11 +141,11 @@ class TokenRecorder:
     """
 
     def __init__(self, groups: Sequence[PromptGroup], full: int) -> None:
-        kept = sum(group.group_size for group in groups[:full])
+        recorded = sum(group.group_size for group in groups[:full])
         names = [f"{group.prompt.id}#{n}" for group in groups for n in range(group.group_size)]
         count = Counter(names)
-        self.names = {name for name in names[:kept] if count[name] == 1}
-        self._kept: dict[str, _Kept] = {}
+        self.names = {name for name in names[:recorded] if count[name] == 1}
+        self._records: dict[str, _Recorded] = {}
 
     def __call__(self, samples: Sequence[TrainingSample], batch: Any, out: LossOutput) -> None:
         """Copy the grids of a micro-batch that has recorded completions."""
@@ -162,20 +162,20 @@ class TokenRecorder:
         grids = {key: grid.detach().clone() for key, grid in shown.items() if grid is not None}
         for n, sample in enumerate(samples):
             if sample.name in self.names:
-                self._kept[sample.name] = _Kept(grids, n, len(sample.completion_ids), sample.old_T is not None)
+                self._records[sample.name] = _Recorded(grids, n, len(sample.completion_ids), sample.old_T is not None)
 
     @property
     def rows(self) -> dict[str, dict[str, list[float]]]:
         """What was recorded on this rank, by name."""
-        grids = {id(grid): grid for kept in self._kept.values() for grid in kept.grids.values()}
+        grids = {id(grid): grid for record in self._records.values() for grid in record.grids.values()}
         read = dict(zip(grids, fetch_to_host(list(grids.values()))))
         return {
             name: {
-                key: np.round(read[id(grid)][kept.place, : kept.tokens].numpy(), DIGITS).tolist()
-                for key, grid in kept.grids.items()
-                if key != "old_logprobs" or kept.has_old
+                key: np.round(read[id(grid)][record.row, : record.tokens].numpy(), DIGITS).tolist()
+                for key, grid in record.grids.items()
+                if key != "old_logprobs" or record.has_old
             }
-            for name, kept in self._kept.items()
+            for name, record in self._records.items()
         }
 
     def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:

@@ -58,7 +58,7 @@ def same(one: Any, other: Any) -> bool:
     tensors: list[dict[str, torch.Tensor]] = [{}, {}]
     if _encode(one, tensors[0]) != _encode(other, tensors[1]):
         return False
-    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*(found.values() for found in tensors)))
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*(leaves.values() for leaves in tensors)))
 
 
 def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

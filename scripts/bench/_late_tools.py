@@ -63,15 +63,15 @@ def writes_calls(tokenizer: Any) -> Generator[int, None, None]:
 
     ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
     script, draw, whole = torch.tensor(ids), decode.draw, decode.Decoder._draw
-    places: list[Any] = []
+    positions: list[Any] = []
 
     def noting(self: Any) -> torch.Tensor:
-        places[:] = [torch.from_numpy(self.count.clip(max=len(ids) - 1))]
+        positions[:] = [torch.from_numpy(self.count.clip(max=len(ids) - 1))]
         return whole(self)
 
     def scripted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         _, logprobs_B = draw(*arguments)
-        return script[places[0]], logprobs_B
+        return script[positions[0]], logprobs_B
 
     decode.draw, decode.Decoder._draw = scripted, noting
     try:

@@ -62,9 +62,9 @@ class Phases:
         from contextlib import ExitStack
 
         with ExitStack() as stack:
-            for phase, places in PHASES.items():
-                for place in places:
-                    module, _, name = place.partition(":")
+            for phase, functions in PHASES.items():
+                for function in functions:
+                    module, _, name = function.partition(":")
                     owner, method = name.split(".")
                     cls = getattr(importlib.import_module(module), owner)
                     stack.enter_context(patch.object(cls, method, self.wrapped(phase, getattr(cls, method))))

@@ -91,7 +91,7 @@ def main(path: str, sizes: str, rounds: int, out: str) -> None:
     for training in both.values():
         training.step()
     seconds = [{name: training.step() for name, training in both.items()} for _ in range(rounds)]
-    found = {
+    figures = {
         "layers": both["ddp"].module.model.config.num_hidden_layers,  # pyright: ignore[reportAttributeAccessIssue]
         "micro_batches": micro_batches,
         "static_bytes": {name: ranks.max_over_ranks(training.static_bytes()) for name, training in both.items()},
@@ -100,7 +100,7 @@ def main(path: str, sizes: str, rounds: int, out: str) -> None:
         "collectives": {name: dict(training.collectives()) for name, training in both.items()},
     }
     if ranks.rank == 0:
-        Path(out).write_text(json.dumps(found, indent=1))
+        Path(out).write_text(json.dumps(figures, indent=1))
     ranks.close()
 
 

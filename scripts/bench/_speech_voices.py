@@ -16,13 +16,13 @@ def heard(
     file: Path, model: str, texts: Sequence[str], names: Sequence[str], jobs: int, n: int = 1, temperature: float = 1.0
 ) -> Scores:
     """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them."""
-    asked = {"texts": list(texts), "names": list(names), "n": n, "temperature": temperature}
+    request = {"texts": list(texts), "names": list(names), "n": n, "temperature": temperature}
     if not file.is_file():
-        options = {**asked, "settings": (), "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}
+        options = {**request, "settings": (), "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}
         scores = measure(model, {**options, "description": "", "max_tokens": 480})["scores"]
-        write_json(file, {"asked": asked, "scores": {name: by_voice["voice"] for name, by_voice in scores.items()}})
+        write_json(file, {"asked": request, "scores": {name: by_voice["voice"] for name, by_voice in scores.items()}})
         print(f"measured: {file}", flush=True)
-    kept = json.loads(file.read_text())
-    if kept.get("asked") != asked:
+    stored = json.loads(file.read_text())
+    if stored.get("asked") != request:
         raise SystemExit(f"{file} was measured with other sentences or scorers: give another --folder, or remove it")
-    return kept["scores"]
+    return stored["scores"]

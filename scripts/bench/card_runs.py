@@ -97,7 +97,7 @@ def _change_gap(run: Path, other: Path) -> float | None:
     from rlhf_core.models import resolve_model
     from rlhf_plugin_preflight.device.runs import difference
 
-    start = load_file(Path(resolve_model("pocket").place) / "model.safetensors")
+    start = load_file(Path(resolve_model("pocket").path) / "model.safetensors")
     first, second = (
         {name: tensor for file in (folder / "final").glob("*.safetensors") for name, tensor in load_file(file).items()}
         for folder in (run, other)

@@ -140,9 +140,9 @@ def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
     episodes = [Episode(PromptGroup(Prompt(str(n), (question,)), (1,), 1), 0, n, 100, 100) for n in range(processes)]
     call = [ToolCall("wait", {}, "call00000")]
 
-    def timed(asked: list[Episode]) -> float:
+    def timed(episodes: list[Episode]) -> float:
         began = time.perf_counter()
-        agent.answers.step([(episode, call) for episode in asked], 0)
+        agent.answers.step([(episode, call) for episode in episodes], 0)
         return 1000 * (time.perf_counter() - began)
 
     try:

@@ -52,12 +52,12 @@ class Contest:
         rows: Rows = [[] for _ in contexts]
         stream = self.engine.open_stream(sampling, 0) if keep else None
         for turn in range(self.turns):
-            asked = [RolloutRequest(str(e), tuple(ids), 0, 100 * e + turn) for e, ids in enumerate(contexts)]
+            requests = [RolloutRequest(str(e), tuple(ids), 0, 100 * e + turn) for e, ids in enumerate(contexts)]
             if stream is None:
-                got = dict(enumerate(self.engine.generate(asked, sampling, 0)))
+                got = dict(enumerate(self.engine.generate(requests, sampling, 0)))
             else:
                 got = {}
-                for e, request in enumerate(asked):
+                for e, request in enumerate(requests):
                     stream.submit(e, request)
                 while stream.waiting:
                     got |= stream.take()
@@ -80,9 +80,9 @@ def differences(one: Rows, other: Rows) -> dict[str, Any]:
             firsts.append((first[0], first[1], episode))
     shown: Any = None
     if firsts:
-        turn, place, episode = min(firsts)
-        tokens = [int(rows[episode][turn][place]) for rows in (one, other)]
-        shown = {"episode": episode, "turn": turn + 1, "token": place + 1, "kept": tokens[0], "read anew": tokens[1]}
+        turn, position, episode = min(firsts)
+        tokens = [int(rows[episode][turn][position]) for rows in (one, other)]
+        shown = {"episode": episode, "turn": turn + 1, "token": position + 1, "kept": tokens[0], "read anew": tokens[1]}
     return {"episodes_that_differ": len(firsts), "first_differing_token": shown}
 
 

@@ -87,10 +87,10 @@ class Row(NamedTuple):
 
 def rows() -> dict[str, Row]:
     """Of one model."""
-    found = {f"{algo}, {name}": Row(algo, layout) for algo in ALGORITHMS for name, layout in LAYOUTS.items()}
+    rows_by_name = {f"{algo}, {name}": Row(algo, layout) for algo in ALGORITHMS for name, layout in LAYOUTS.items()}
     for name in ("one process", "FSDP"):
-        found[f"dpo with samples, {name}"] = Row("dpo", LAYOUTS[name], SAMPLED)
-    return found
+        rows_by_name[f"dpo with samples, {name}"] = Row("dpo", LAYOUTS[name], SAMPLED)
+    return rows_by_name
 
 
 def cases() -> dict[str, Callable[[], Any]]:
@@ -143,12 +143,12 @@ def names_of(model: str, row: Row) -> dict[str, str]:
 
 
 def run(model: str, row: Row) -> dict[str, Any]:
-    found = plan_and_measure(names_of(model, row), settings_of(model, row), row.layout.ranks)
-    return {**found, "reference": row.reference, **errors(found)}
+    result = plan_and_measure(names_of(model, row), settings_of(model, row), row.layout.ranks)
+    return {**result, "reference": row.reference, **errors(result)}
 
 
-def errors(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    planned, measured = found["plan"], found["measured"]
+def errors(results: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    planned, measured = results["plan"], results["measured"]
     both = [name for name in PHASES[1:] if name in planned and name in measured]
     phases = {name: _error(planned[name], measured[name]) for name in both}
     return {"peak_error": _error(max(planned.values()), max(measured.values())), "phase_errors": phases}

@@ -47,5 +47,5 @@ def arguments(model: str, row: Row) -> tuple[dict[str, str], tuple[str, ...], in
 def run(model: str, row: Row) -> dict[str, Any]:
     import torch
 
-    found = plan_and_measure(*arguments(model, row))
-    return {**found, "card": torch.cuda.get_device_name(), "reference": row.reference, **errors(found)}
+    result = plan_and_measure(*arguments(model, row))
+    return {**result, "card": torch.cuda.get_device_name(), "reference": row.reference, **errors(result)}

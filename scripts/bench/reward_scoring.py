@@ -98,8 +98,8 @@ class Contest:
     def evaluate(self) -> list[float]:
         """TRL's evaluation; it reports means only, and prints them."""
         with redirect_stdout(sys.stderr):
-            found = self.trl.evaluate()
-        return [float(found["eval_mean_reward"])]
+            metrics = self.trl.evaluate()
+        return [float(metrics["eval_mean_reward"])]
 
     def classify(self, batch: int) -> list[float]:
         rows = self.pipe(self.texts, batch_size=batch, add_special_tokens=False)
@@ -119,10 +119,10 @@ class Contest:
 def difference(name: str, scores: list[float], wanted: list[float]) -> float:
     """Largest difference of a side's scores (or of their mean) from ours, in standard deviations of ours."""
     against = wanted if len(scores) == len(wanted) else [statistics.mean(wanted)]
-    found = max(abs(a - b) for a, b in zip(scores, against, strict=True)) / statistics.pstdev(wanted)
-    if found > CLOSE:
-        raise SystemExit(f"{name} scores something else: {found:.2g} standard deviations away")
-    return float(f"{found:.1e}")
+    gap = max(abs(a - b) for a, b in zip(scores, against, strict=True)) / statistics.pstdev(wanted)
+    if gap > CLOSE:
+        raise SystemExit(f"{name} scores something else: {gap:.2g} standard deviations away")
+    return float(f"{gap:.1e}")
 
 
 def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def run(
     data: Path | None = None, pairs: int = PAIRS, rounds: int = ROUNDS, sides: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """``sides`` are those beside ours, if not all."""
-    found = data or os.environ.get("RLHF_TEST_DATA")
-    if not found:
+    folder = data or os.environ.get("RLHF_TEST_DATA")
+    if not folder:
         raise SystemExit("give data=FOLDER, or set RLHF_TEST_DATA: it holds hh_rlhf/pairs.jsonl.gz")
-    return contest(Path(found), pairs, rounds, sides)
+    return contest(Path(folder), pairs, rounds, sides)

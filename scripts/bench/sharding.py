@@ -31,10 +31,10 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def run(model: str) -> dict[str, Any]:
-    found = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS[model])
-    static, ratios = found["static_bytes"], found.pop("fsdp_over_ddp")
+    figures = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS[model])
+    static, ratios = figures["static_bytes"], figures.pop("fsdp_over_ddp")
     return {
-        **found,
+        **figures,
         "static_bytes_fsdp_over_ddp": round(static["fsdp"] / static["ddp"], 3),
         "step_fsdp_over_ddp": [round(f(ratios), 2) for f in (statistics.median, min, max)],
     }

@@ -35,11 +35,11 @@ def run() -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, options in cases.items():
         keys = [(threads, staleness) for threads in (1, 2) for staleness in STALENESS]
-        found: dict[tuple[int, int], list[dict[str, float]]] = {key: [] for key in keys}
+        readings: dict[tuple[int, int], list[dict[str, float]]] = {key: [] for key in keys}
         for _ in range(REPEATS if name == "pocket" else 1):
             for threads, staleness in keys:
-                found[threads, staleness] += measure(options, threads, staleness)
-        for (threads, staleness), rows in found.items():
+                readings[threads, staleness] += measure(options, threads, staleness)
+        for (threads, staleness), rows in readings.items():
             medians = {name: round(statistics.median(r.get(name, 0.0) for r in rows), 3) for name in TIMES}
             results[f"{name}, threads {threads}, max_staleness {staleness}"] = medians
     return results

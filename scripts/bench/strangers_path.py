@@ -82,11 +82,11 @@ def opened(page: Path) -> dict[str, Any]:
 
 def walk(folder: Path, source: str, quickstart: bool) -> dict[str, Any]:
     clone, work, home = folder / "clone", folder / "work", folder / "home"
-    for place in (work, home):
-        place.mkdir(parents=True)
+    for made in (work, home):
+        made.mkdir(parents=True)
     venv = clone / ".venv"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RLHF_", "XDG_", "PYTHON", "VIRTUAL", "OMP_"))}
-    env = {**kept, "HOME": str(home), "VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{kept['PATH']}", "TERM": "dumb"}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("RLHF_", "XDG_", "PYTHON", "VIRTUAL", "OMP_"))}
+    env = {**own, "HOME": str(home), "VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{own['PATH']}", "TERM": "dumb"}
     load, rows = [round(load, 1) for load in os.getloadavg()], list[dict[str, Any]]()
 
     def add(row: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ def same_numbers(work: ToolWork, model: Path) -> dict[str, Any]:
     result = [{"role": "tool", "name": "search", "content": RESULT}]
     suffix = trainer._get_tool_suffix_ids(result)
     trainer._batch_environments = [None] * len(work.prompts)
-    asked = [[{"role": "user", "content": p}] for p in work.prompts]
-    prompts = [ids for ids in trainer._tokenize_prompts(asked)[0] for _ in range(work.group)]
+    conversations = [[{"role": "user", "content": p}] for p in work.prompts]
+    prompts = [ids for ids in trainer._tokenize_prompts(conversations)[0] for _ in range(work.group)]
     rng, episodes, masks = np.random.default_rng(0), [], []
     for lengths in work.lengths():
         ids, mask = [], []

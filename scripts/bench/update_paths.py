@@ -102,10 +102,10 @@ def measure(path: str, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         turn(EXTRA[1], ALL)
     slow = statistics.median(r["cpu"] for r in rows["padded"])
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, runs in rows.items():
         middle = {k: statistics.median(r[k] for r in runs) for k in runs[0]}
-        found[name] = {
+        results[name] = {
             "cpu_seconds": round(middle["cpu"], 3),
             "wall_seconds": round(middle["wall"], 3),
             "speed_over_padded": round(slow / middle["cpu"], 2),
@@ -120,7 +120,7 @@ def measure(path: str, rounds: int) -> dict[str, Any]:
         "completion_tokens": sum(lengths),
         "longest": max(lengths),
     }
-    return {"model": Path(path).name, "rounds": rounds, "load_average": os.getloadavg(), "work": work, "paths": found}
+    return {"model": Path(path).name, "rounds": rounds, "load_average": os.getloadavg(), "work": work, "paths": results}
 
 
 def run(path: str = "pocket", rounds: int = 3) -> dict[str, Any]:

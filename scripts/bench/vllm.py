@@ -222,20 +222,20 @@ def timed(work: Callable[[], object]) -> float:
 
 def summary(rounds: dict[str, list[Round]]) -> dict[str, Any]:
     speeds = {name: [turn.speed for turn in turns] for name, turns in rounds.items()}
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, turns in rounds.items():
-        found[name] = {
+        figures[name] = {
             "tokens_per_second": round(statistics.median(speeds[name]), 1),
             "tokens_per_second_by_round": [round(speed, 1) for speed in speeds[name]],
             "tokens_by_round": [turn.tokens for turn in turns],
         }
         if name != "native":
             ratios = [a / b for a, b in zip(speeds[name], speeds["native"], strict=True)]
-            found[name] |= {
+            figures[name] |= {
                 "times_native": round(statistics.median(ratios), 2),
                 "times_native_by_round": [round(ratio, 2) for ratio in ratios],
                 "sync_pause_seconds": round(statistics.median(turn.pause_s for turn in turns), 3),
                 "release_seconds": round(statistics.median(turn.release_s for turn in turns), 3),
                 "bytes_per_sync": turns[-1].sync_bytes,
             }
-    return {"rounds": len(rounds["native"]), "load_average": [round(x, 2) for x in os.getloadavg()], **found}
+    return {"rounds": len(rounds["native"]), "load_average": [round(x, 2) for x in os.getloadavg()], **figures}

@@ -20,7 +20,7 @@ Graph = Mapping[str, frozenset[str]]
 def check(root: Path) -> list[str]:
     """Return a circle of each package that has one."""
     folders = (root, *(project.folder for project in find_projects(root)))
-    return [" -> ".join(found) for folder in folders if (found := circle(import_graph(folder, root)))]
+    return [" -> ".join(cycle) for folder in folders if (cycle := circle(import_graph(folder, root)))]
 
 
 def import_graph(folder: Path, root: Path) -> dict[str, frozenset[str]]:

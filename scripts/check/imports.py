@@ -131,7 +131,7 @@ def is_inside(module: str) -> bool:
 
 def find_projects(root: Path) -> list[Project]:
     """Read the metadata of every distribution under the repository but the core's."""
-    found: list[Project] = []
+    projects: list[Project] = []
     for file in sorted(root.glob("*/pyproject.toml")) + sorted(root.glob("*/*/pyproject.toml")):
         project = tomllib.loads(file.read_text()).get("project", {})
         if "name" not in project:
@@ -139,8 +139,8 @@ def find_projects(root: Path) -> list[Project]:
         rows = list(project.get("dependencies", []))
         rows += [row for extra in project.get("optional-dependencies", {}).values() for row in extra]
         names = frozenset(re.split(r"[\s\[<>=!~;]", row, maxsplit=1)[0].lower().replace("_", "-") for row in rows)
-        found.append(Project(file.parent, project["name"], names, tuple(project.get("dependencies", ()))))
-    return found
+        projects.append(Project(file.parent, project["name"], names, tuple(project.get("dependencies", ()))))
+    return projects
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -23,7 +23,7 @@ def pattern(root: Path) -> re.Pattern[str]:
 
 def check(root: Path) -> list[str]:
     problems: list[str] = []
-    places = pattern(root)
+    paths = pattern(root)
     for file in repository_files(root):
         if file.suffix not in TEXT or file == Path(__file__).resolve():
             continue
@@ -32,7 +32,7 @@ def check(root: Path) -> list[str]:
         except UnicodeDecodeError:
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            found = places.search(line)
-            if found:
-                problems.append(f"{file.relative_to(root)}:{number}: absolute path {line[found.start() :][:40]!r}")
+            match = paths.search(line)
+            if match:
+                problems.append(f"{file.relative_to(root)}:{number}: absolute path {line[match.start() :][:40]!r}")
     return problems

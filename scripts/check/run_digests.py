@@ -102,8 +102,8 @@ def digest_of(folder: Path) -> dict[str, str]:
 
 def canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if k not in ("time", "conditions", "digest") and "seconds" not in k}
-        return {k: canonical(v) for k, v in kept.items()}
+        content = {k: v for k, v in value.items() if k not in ("time", "conditions", "digest") and "seconds" not in k}
+        return {k: canonical(v) for k, v in content.items()}
     return [canonical(v) for v in value] if isinstance(value, list) else value
 
 

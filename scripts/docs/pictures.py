@@ -62,8 +62,8 @@ def pictures_of(browser: Any, name: str, url: str, ready: str, scroll_to: str) -
             browser.execute_script(f"document.querySelector('{scroll_to}').scrollIntoView()")
         time.sleep(3)  # charts come into view and are drawn
         save(PICTURES / f"{name}-{kind}.png", browser.get_screenshot_as_png())
-        if found := problems(browser):
-            raise RuntimeError(f"{name} ({kind}) logs errors: {found}")
+        if errors := problems(browser):
+            raise RuntimeError(f"{name} ({kind}) logs errors: {errors}")
     browser.get("about:blank")  # the dashboard is about to end, and its page would miss it
 
 
@@ -118,9 +118,9 @@ def take(folder: Path) -> None:
 
 def take_report(browser: Any, run: Path) -> None:
     """Pictures of a run's page, which is written anew."""
-    place = run.resolve().parent
-    name = f"{place.name}/{run.name}"
-    subprocess.run([*RLHF, "report", name], check=True, stdout=subprocess.DEVNULL, cwd=place.parent)
+    folder = run.resolve().parent
+    name = f"{folder.name}/{run.name}"
+    subprocess.run([*RLHF, "report", name], check=True, stdout=subprocess.DEVNULL, cwd=folder.parent)
     ready = "document.querySelectorAll('figure .bk-Figure').length > 1"
     pictures_of(browser, "report", (run.resolve() / "report.html").as_uri(), ready, "#rollouts")
 

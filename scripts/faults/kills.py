@@ -174,23 +174,23 @@ def killed_run(kind: Kind, run: Path, most: int, rng: random.Random) -> Killed:
 
 
 def audit(name: str, kills: int, seed: int) -> dict[str, Any]:
-    kind, rng, found = KINDS[name], random.Random(seed), list[Killed]()
+    kind, rng, results = KINDS[name], random.Random(seed), list[Killed]()
     whole = inputs() / f"{name}-whole".replace(" ", "-")
     finish(kind.words(inputs(), whole), inputs())
     reference = left_by(whole)
     if not json.loads((whole / "summary.json").read_text())["updates"]:
         raise SystemExit("the run without kills has not learned anything, so that its weights say nothing")
-    while (count := sum(one.kills for one in found)) < kills:
-        run = whole.with_name(f"{whole.name}-{len(found)}")
-        found.append(killed_run(kind, run, kills - count, rng))
+    while (count := sum(one.kills for one in results)) < kills:
+        run = whole.with_name(f"{whole.name}-{len(results)}")
+        results.append(killed_run(kind, run, kills - count, rng))
     usual = Counter(reference["effects"])  # held-out episodes are played twice, with the same seed
-    written = [Counter(one.left["effects"]) for one in found]
-    clean = [one for one in found if not one.during_a_call]
+    written = [Counter(one.left["effects"]) for one in results]
+    clean = [one for one in results if not one.during_a_call]
     return {
         "episodes_of_a_run": sum(len(row["completions"]) for row in reference["trace"]),
         "kills": count,
-        "kills_during_a_call": sum(one.during_a_call for one in found),
-        "runs": len(found),
+        "kills_during_a_call": sum(one.during_a_call for one in results),
+        "runs": len(results),
         "runs_without_a_kill_during_a_call": len(clean),
         "of_them_bit_equal": sum(one.left == reference for one in clean),
         "effects_of_a_run": len(reference["effects"]),

@@ -188,9 +188,9 @@ def cases(requests: int = 500, per_category: int = 12, seed: int = 0) -> dict[st
 
 
 def broken(results: Mapping[str, Any]) -> list[str]:
-    found = ["one more start sends requests"] if results["requests of one more start"] else []
+    faults = ["one more start sends requests"] if results["requests of one more start"] else []
     for title, start in results["starts"].items():
-        found += [] if start[HOLDS] else [f"{title}: the bill is above the ledger, or the ledger above the cap"]
-        found += [f"{title}: a row is lost or doubled"] if not start["each once"] else []
-        found += [f"{title}: {start['wrong']} wrong"] if start["wrong"] else []
-    return found
+        faults += [] if start[HOLDS] else [f"{title}: the bill is above the ledger, or the ledger above the cap"]
+        faults += [f"{title}: a row is lost or doubled"] if not start["each once"] else []
+        faults += [f"{title}: {start['wrong']} wrong"] if start["wrong"] else []
+    return faults

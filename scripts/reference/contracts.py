@@ -94,9 +94,9 @@ def body_of(cls: type) -> list[ast.stmt]:
     return node.body
 
 
-def below(body: Sequence[ast.stmt], place: int) -> str:
+def below(body: Sequence[ast.stmt], start: int) -> str:
     """The docstring under a statement; "" if there is none."""
-    node = body[place + 1] if place + 1 < len(body) else None
+    node = body[start + 1] if start + 1 < len(body) else None
     return plain(str(node.value.value)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else ""
 
 

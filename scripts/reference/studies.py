@@ -25,11 +25,11 @@ def page() -> str:
     for entry in registry.entries("study"):
         if not entry.distribution.startswith("rlhf-"):
             continue
-        found = recorded(entry.point.module)
-        assert found.folder is not None, f"{entry.name} has no package"
-        folder = os.path.relpath(found.folder, HERE)
-        table = f"[table]({folder}/result.md)" if found.table else ""
-        rows.append(f"| [{entry.name}]({folder}/README.md) | {found.question} | {table} |\n")
+        figures = recorded(entry.point.module)
+        assert figures.folder is not None, f"{entry.name} has no package"
+        folder = os.path.relpath(figures.folder, HERE)
+        table = f"[table]({folder}/result.md)" if figures.table else ""
+        rows.append(f"| [{entry.name}]({folder}/README.md) | {figures.question} | {table} |\n")
         about = inspect.cleandoc(registry.load("study", entry.qualified).__doc__ or "")
         parts.append(f"\n## {entry.name}\n\n{about}\n")
     return "".join([*rows, *parts])

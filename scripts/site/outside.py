@@ -22,9 +22,9 @@ LONGEST = 40_000
 """Characters of a file that a page shows; recorded results can be much longer."""
 
 
-def linked(text: str, place: str) -> list[str]:
-    """Repository paths that a page at the repository path ``place`` links to, without those in its code blocks."""
-    folder = posixpath.dirname(place)
+def linked(text: str, page: str) -> list[str]:
+    """Repository paths that a page at the repository path ``page`` links to, without those in its code blocks."""
+    folder = posixpath.dirname(page)
     prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return [target(folder, m.group(2)) for m in LINK.finditer(prose)]
 
@@ -55,13 +55,13 @@ def repository_path(page: str) -> str:
 
 
 def relink(text: str, page: str) -> str:
-    place, folder = repository_path(page), posixpath.dirname(page) or "."
+    path, folder = repository_path(page), posixpath.dirname(page) or "."
 
     def moved(match: re.Match[str]) -> str:
-        path = target(posixpath.dirname(place), match.group(2))
-        if path.startswith("..") or not (ROOT / path).exists():
+        linked_path = target(posixpath.dirname(path), match.group(2))
+        if linked_path.startswith("..") or not (ROOT / linked_path).exists():
             return match.group(0)
-        return f"{match.group(1)}{os.path.relpath(site_path(path), folder)}{match.group(3)}"
+        return f"{match.group(1)}{os.path.relpath(site_path(linked_path), folder)}{match.group(3)}"
 
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if i % 2 else LINK.sub(moved, part) for i, part in enumerate(parts))

@@ -21,7 +21,7 @@ def lora_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from rlhf_core.cli.main import main
 
     folder = tmp_path_factory.mktemp("lora")
-    shutil.copytree(resolve_model("pocket").place, folder / "base")
+    shutil.copytree(resolve_model("pocket").path, folder / "base")
     sizes = ("max_steps=2", "batch_size=4", "eval_samples=2", "optimizer.learning_rate=0.01")
     settings = [word for text in sizes for word in ("--set", f"trainer.{text}")]
     args = ["--algo", "sft", "--model", str(folder / "base"), "--set", "model.lora.r=2", "--set", "dataset.limit=16"]

@@ -19,8 +19,8 @@ from rlhf_plugin_native.config import NativeRolloutConfig
 from rlhf_plugin_native.decode import Decoder
 from rlhf_plugin_native.decode_step import BLOCK
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_native.kept import KeptTurns, bytes_per_token
 from rlhf_plugin_native.kv_rows import RoomyLayer
+from rlhf_plugin_native.turn_cache import TurnCache, bytes_per_token
 
 SAMPLING = SamplingParams(max_tokens=12)
 EPISODES, TURNS = 7, 3
@@ -99,16 +99,16 @@ def test_what_is_kept_is_within_the_budget_and_changes_no_token(ending: Any, tok
     stream = player.open_stream(SAMPLING, 0)
     assert stream is not None
     size = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, width, float32
-    stream.decoder.kept = KeptTurns(60 * size)
+    stream.decoder.turn_cache = TurnCache(60 * size)
     ids = tuple(range(1, 11))
     for n in range(5):
         stream.submit(n, RolloutRequest("p", ids, n, n))
     taken: dict[Any, Rollout] = {}
     while stream.waiting:
         taken |= stream.take()
-    kept = stream.decoder.kept
-    assert 40 * size < kept.most_used <= 60 * size
-    assert 0 < kept.refused < 5
+    cache = stream.decoder.turn_cache
+    assert 40 * size < cache.most_used <= 60 * size
+    assert 0 < cache.refused < 5
     before = stream.decoder.tokens_read
     more = [RolloutRequest("p", (*ids, *taken[n].completion_ids, 7, 8, 9), n, 10 + n) for n in range(5)]
     for n, request in enumerate(more):

@@ -26,7 +26,7 @@ def formatter() -> Any:
 
 
 def test_it_is_a_small_whole_model_that_has_room_for_several_turns() -> None:
-    assert resolve_model("pocket-tools").place == str(weights_path())
+    assert resolve_model("pocket-tools").path == str(weights_path())
     assert sum(file.stat().st_size for file in weights_path().iterdir()) < 4_000_000
     assert json.loads((weights_path() / "config.json").read_text())["max_position_embeddings"] >= 1024
 

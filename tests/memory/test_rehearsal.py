@@ -331,7 +331,7 @@ def test_a_gguf_and_an_adapter_are_no_weights_to_read_by_parts(monkeypatch: pyte
         model = weightless_model(run.model)
         assert footprint_module.measure_model(run.model, model).by_parts
         found = describe(run.model)
-        for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.place, adapter=str(tmp_path))):
+        for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.path, adapter=str(tmp_path))):
             monkeypatch.setattr(
                 "rlhf_plugin_preflight.memory.weightless.describe", lambda _, s=source: Described(found.config, s)
             )

@@ -113,4 +113,4 @@ def _text(text: str) -> str:
     """Escaped; characters that control terminals or reverse what follows are shown as such, long texts are cut."""
     more = len(text) - MOST_TEXT
     cut = text if more <= 0 else f"{text[:MOST_TEXT]} … ({more} more characters in rows.jsonl)"
-    return escape(CONTROL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", cut))
+    return escape(CONTROL.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", cut))

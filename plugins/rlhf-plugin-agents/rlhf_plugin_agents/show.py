@@ -73,5 +73,5 @@ def _row(name: str, part: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _number(value: float | None, places: int = 3) -> str:
-    return "-" if value is None else f"{value:.{places}f}"
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -120,7 +120,7 @@ def test_oldest_turns_are_left_out_and_it_is_said() -> None:
 
 
 def test_two_models_get_the_same_messages(chat: Callable[..., Any], tmp_path: Path) -> None:
-    other = shutil.copytree(resolve_model("pocket").place, tmp_path / "other")
+    other = shutil.copytree(resolve_model("pocket").path, tmp_path / "other")
     ran = chat("What is 2 + 3?", args=("--compare", other, "--max-tokens", 8))
     assert ran.code == 0, ran.err
     assert ran.out.startswith("[pocket] ")
@@ -150,7 +150,7 @@ def test_retry_draws_other_numbers_for_the_same_message(chat: Callable[..., Any]
 def base_model(tmp_path: Path) -> Path:
     """The pocket model without its chat template."""
     folder = tmp_path / "base"
-    shutil.copytree(resolve_model("pocket").place, folder)
+    shutil.copytree(resolve_model("pocket").path, folder)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)

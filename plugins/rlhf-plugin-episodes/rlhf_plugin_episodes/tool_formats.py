@@ -226,8 +226,8 @@ class Mistral:
         calls: list[RawToolCall] = []
         content, at = [before], len(before) + len(mark)
         while mark and at <= len(text):
-            found, rest, at = self._block(text, at)
-            calls += found
+            calls_of_block, rest, at = self._block(text, at)
+            calls += calls_of_block
             content.append(rest)
         return ParsedToolCalls(joined(content), calls)
 

@@ -87,7 +87,7 @@ def checked(model: str, repository: str) -> Upload:
         raise ModelError(
             f"'{model}' is not a folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
         )
-    folder = Path(source.adapter or source.place)
+    folder = Path(source.adapter or source.path)
     verify_files(folder)
     files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
     return Upload(folder, repository, files)

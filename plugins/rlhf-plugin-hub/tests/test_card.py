@@ -30,7 +30,7 @@ def test_a_run_has_a_card(rlhf: Callable[..., Any], tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     lora_run = tmp_path / "run"
-    shutil.copytree(resolve_model("pocket").place, tmp_path / "base")
+    shutil.copytree(resolve_model("pocket").path, tmp_path / "base")
     sizes = ("max_steps=2", "batch_size=4", "eval_samples=2", "optimizer.learning_rate=0.01")
     settings = [word for text in sizes for word in ("--set", f"trainer.{text}")]
     args = ["--algo", "sft", "--model", tmp_path / "base", "--set", "model.lora.r=2", "--set", "dataset.limit=16"]

@@ -89,7 +89,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
-    shutil.copytree(resolve_model("pocket").place, folder)
+    shutil.copytree(resolve_model("pocket").path, folder)
     (folder / "README.md").write_text("---\nlicense: unknown\n---\n# A card\n")
     (folder / ".secret").write_text("x")
     return folder

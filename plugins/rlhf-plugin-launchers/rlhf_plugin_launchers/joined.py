@@ -72,7 +72,7 @@ class Rank0:
         """Give the plan to the other ranks, and wait until every one has said that it can run it."""
         token = secrets.token_hex(16)
         path = run.path / checks.TOKEN
-        checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
+        checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.label)
         try:
             write_text(path, token)
             self.rendezvous.put(
@@ -138,9 +138,9 @@ def take_plan(
     try:
         taken = _check(word, me, registry, preflight, run_dir, wanted, resume)
     except UserError as error:
-        problem = str(error) if me.place in str(error) else f"{me.place}: {error}"
+        problem = str(error) if me.label in str(error) else f"{me.label}: {error}"
     except Exception as error:
-        problem = f"{me.place}: {type(error).__name__}: {error}"
+        problem = f"{me.label}: {type(error).__name__}: {error}"
     rendezvous.put(f"found/{me.rank}", problem)
     verdict = rendezvous.get(VERDICT, 0, "rank 0 to hear of every rank", rendezvous.beat)
     rendezvous.put(f"seen/{me.rank}", True)
@@ -163,19 +163,19 @@ def _check(
     if resume != word["resume"]:
         mine, theirs = ("resumes", "starts") if resume else ("starts", "resumes")
         raise RunDirError(
-            f"{me.place} {mine} a run, and rank 0 {theirs} one",
+            f"{me.label} {mine} a run, and rank 0 {theirs} one",
             fix="give every rank the same command line",
         )
-    checks.check_shared(folder, word["token"], word["run_dir"], me.place)
+    checks.check_shared(folder, word["token"], word["run_dir"], me.label)
     plan = Plan.read(folder / "plan.json")
     if plan.digest != word["digest"]:
         raise RunDirError(
-            f"{me.place} read a plan that differs from rank 0's", where=str(folder / "plan.json"), fix="start again"
+            f"{me.label} read a plan that differs from rank 0's", where=str(folder / "plan.json"), fix="start again"
         )
-    checks.check_versions(word["versions"], me.place)
+    checks.check_versions(word["versions"], me.label)
     config = reload(registry, plan)
     if wanted is not None:
-        checks.check_same_config(wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
+        checks.check_same_config(wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.label)
     registry.freeze()
     preflight(config, plan.world_size)
     return plan, config, folder

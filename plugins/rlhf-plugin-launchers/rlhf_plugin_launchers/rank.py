@@ -53,7 +53,7 @@ class RankInfo:
         return f"go on: start it with the same launcher, {self.world_size} processes, adding --resume {run_dir}"
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """Example: ``rank 9 on node-b``"""
         return f"rank {self.rank} on {socket.gethostname()}"
 
@@ -137,14 +137,14 @@ def _refuse_what_is_ignored(environ: Mapping[str, str]) -> None:
 
 def _refuse_missing_ranks(environ: Mapping[str, str]) -> None:
     """A launcher was asked for several processes, and this one is told that it is alone."""
-    launcher, asked = next(((name, environ[name]) for name in SIZES if environ.get(name, "1") != "1"), ("", ""))
+    launcher, size = next(((name, environ[name]) for name in SIZES if environ.get(name, "1") != "1"), ("", ""))
     if "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_PORT" in environ:  # it writes no number down
         command = Path(f"/proc/{os.getppid()}/cmdline")
         number = re.search(r"--num_processes[=\0](\d+)", command.read_text() if command.is_file() else "")
-        launcher, asked = "accelerate launch", number.group(1) if number else "several"
+        launcher, size = "accelerate launch", number.group(1) if number else "several"
     if launcher:
         raise UserError(
-            f"{launcher}: asked for {asked} processes, found 1",
+            f"{launcher}: asked for {size} processes, found 1",
             where="environment, which has no RANK",
             why="accelerate starts one process with --cpu, and mpirun does not say which rank is which",
             fix="rlhf train --nproc N without a launcher, torchrun --nproc_per_node N, or accelerate without --cpu",

@@ -48,7 +48,7 @@ class Rendezvous:
             )
         except (RuntimeError, ValueError) as error:
             raise UserError(
-                f"{me.place} cannot {'listen' if serves else 'reach the other ranks'} at {host}:{port}",
+                f"{me.label} cannot {'listen' if serves else 'reach the other ranks'} at {host}:{port}",
                 why=str(error).splitlines()[0],
                 fix=("" if serves else "rank 0 may have ended: look at its message first; ")
                 + "MASTER_ADDR is rank 0's machine, as the others reach it, and MASTER_PORT a free port there; "
@@ -139,7 +139,7 @@ class Rendezvous:
             yield
         except RuntimeError as error:
             raise LostRanks(
-                f"{self.me.place} lost the other ranks before the run began",
+                f"{self.me.label} lost the other ranks before the run began",
                 where=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
                 why=str(error).splitlines()[0],
                 fix="look at the messages of rank 0's machine",
@@ -151,7 +151,7 @@ class Rendezvous:
         last = "was still at work" if at_work else "arrived, then said nothing"
         rows += [f"rank {r} on {self._read(f'arrived/{r}')['host']} {last}" for r in ranks if r not in absent]
         return UserError(
-            f"{self.me.place} waited {round(seconds, 1):g} s for {what}: {'; '.join(rows)}",
+            f"{self.me.label} waited {round(seconds, 1):g} s for {what}: {'; '.join(rows)}",
             where=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, {self.me.world_size} ranks",
             fix="start the launcher on every machine, with the same address and number of processes; "
             f"{LAUNCH_TIMEOUT} is the deadline",

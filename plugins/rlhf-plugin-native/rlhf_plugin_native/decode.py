@@ -62,14 +62,14 @@ class DecodeState:
     def record(self, tokens_B: torch.Tensor, logprobs_B: torch.Tensor, ends: torch.Tensor) -> None:
         """Note the tokens drawn for every row; rows that have ended stay as they are."""
         going_B1 = (self.count_B < self.length_B)[:, None]
-        place_B1 = self.place()
+        position_B1 = self.position()
         for table_BT, new_B in ((self.tokens_BT, tokens_B), (self.logprobs_BT, logprobs_B)):
-            table_BT.scatter_(1, place_B1, torch.where(going_B1, new_B[:, None], table_BT.gather(1, place_B1)))
+            table_BT.scatter_(1, position_B1, torch.where(going_B1, new_B[:, None], table_BT.gather(1, position_B1)))
         self.count_B += 1
         ends_now_B = torch.isin(tokens_B, ends) & going_B1[:, 0]
         self.length_B = torch.where(ends_now_B, self.count_B, self.length_B)
 
-    def place(self) -> torch.Tensor:
+    def position(self) -> torch.Tensor:
         """Column of the next token, ``[B, 1]``."""
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
@@ -255,7 +255,7 @@ class Decoder:
     def _draw(self) -> torch.Tensor:
         rows = self._state()
         early = self.count + 1 < self.sampling.min_tokens
-        uniform_B = rows.uniforms_BT.gather(1, rows.place())[:, 0]
+        uniform_B = rows.uniforms_BT.gather(1, rows.position())[:, 0]
         if early.all() or not early.any():
             drawn = draw(self.logits_BV, uniform_B, self.sampling, self.ends if early.all() else None)
         else:  # rows that entered later may still have to be kept from ending

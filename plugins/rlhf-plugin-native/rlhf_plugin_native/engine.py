@@ -17,11 +17,11 @@ from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure
 from rlhf_plugin_native.decode import Decoder, Drawn, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
-from rlhf_plugin_native.kept import KeptTurns, check_budget
 from rlhf_plugin_native.sampling import StopStrings, sampling_forwards
 from rlhf_plugin_native.stream import NativeStream
 from rlhf_plugin_native.stream_decode import StreamDecoder
 from rlhf_plugin_native.token_by_token import decodes
+from rlhf_plugin_native.turn_cache import TurnCache, check_budget
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -147,7 +147,7 @@ class NativeEngine:
         arguments = self._arguments(sampling)
         if not growing(make_cache(arguments["cache_config"])):
             return None
-        decoder = StreamDecoder(KeptTurns(self.keep_mib << 20), **arguments)
+        decoder = StreamDecoder(TurnCache(self.keep_mib << 20), **arguments)
         return NativeStream(self, decoder, lambda request, drawn: self._rollout(request, drawn, policy_version))
 
     def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:

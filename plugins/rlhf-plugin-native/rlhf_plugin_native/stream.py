@@ -52,12 +52,12 @@ class NativeStream:
         return [(decoder.names[i], self._finish(decoder.requests[i], drawn)) for i, drawn in sorted(ended.items())]
 
     def forget(self, episode: Hashable) -> None:
-        self.decoder.kept.drop(episode)
+        self.decoder.turn_cache.drop(episode)
 
     def figures(self) -> dict[str, Any]:
         """What was read, and what the kept keys and values took."""
-        kept = self.decoder.kept
-        return {"tokens_read": self.decoder.tokens_read, "kept_bytes": kept.most_used, "not_kept": kept.refused}
+        turns = self.decoder.turn_cache
+        return {"tokens_read": self.decoder.tokens_read, "kept_bytes": turns.most_used, "not_kept": turns.refused}
 
     def close(self) -> None:
         """Let go of weights, keys and values; idempotent."""

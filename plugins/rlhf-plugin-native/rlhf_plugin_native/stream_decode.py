@@ -1,4 +1,4 @@
-"""The decode loop of turns: requests come while others are decoded, and what they have read already is kept.
+"""The decode loop of turns: requests come while others are decoded, and what they have read already is cache.
 
 Suffixes: as in :mod:`rlhf_plugin_native.decode`; ``_C`` tokens of a chunk that are read together.
 """
@@ -14,8 +14,8 @@ import torch
 from rlhf_core.rollouts import RolloutRequest
 from rlhf_plugin_native.decode import Decoder, Drawn, Mask, limit_of
 from rlhf_plugin_native.decode_step import copy_row, join_caches, lay_rows, make_cache, select_sequences
-from rlhf_plugin_native.kept import KeptTurns
 from rlhf_plugin_native.kv_rows import Moves, few_moves, keep_rows, make_room
+from rlhf_plugin_native.turn_cache import TurnCache
 
 READ_TOKENS = 1 << 14
 """Most tokens, padding included, of one forward that reads contexts; bounds memory."""
@@ -27,9 +27,9 @@ are not worth a forward."""
 class StreamDecoder(Decoder):
     """Rows that have ended give their place to waiting requests; equal calls give equal results, bit for bit."""
 
-    def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
+    def __init__(self, turn_cache: TurnCache, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)
-        self.kept, self.columns = kept, self.sampling.max_tokens
+        self.turn_cache, self.columns = turn_cache, self.sampling.max_tokens
         self.names: list[Hashable] = []
         self.since_look = self.since_entry = self.most_rows = 0
         self.tokens_read = 0
@@ -85,8 +85,8 @@ class StreamDecoder(Decoder):
         number, first = int(self.request[row]), self.width - int(self.held[row])
         request = self.requests[number]
         ids = (*request.prompt_ids, *drawn.tokens)[: int(self.held[row])]
-        if self.kept.budget:
-            self.kept.put(self.names[number], ids, copy_row(self.cache, row, first, first + len(ids)))
+        if self.turn_cache.budget:
+            self.turn_cache.put(self.names[number], ids, copy_row(self.cache, row, first, first + len(ids)))
 
     def _fitting(self) -> int:
         waiting = len(self.requests) - self.entered
@@ -107,7 +107,7 @@ class StreamDecoder(Decoder):
     def _read(self, batch: range) -> tuple[Any, torch.Tensor]:
         """Read of each context what is not kept; new contexts are read as one engine call would read them."""
         self.since_entry = 0
-        common = {i: self.kept.common(self.names[i], self.requests[i].prompt_ids) for i in batch}
+        common = {i: self.turn_cache.common(self.names[i], self.requests[i].prompt_ids) for i in batch}
         fresh = [i for i in batch if not common[i]]
         parts: list[tuple[list[int], Any, torch.Tensor]] = []
         for numbers in self._portions(fresh, {}):
@@ -152,7 +152,7 @@ class StreamDecoder(Decoder):
         contexts = [self.requests[i].prompt_ids for i in numbers]
         cached = [max(len(ids) - chunk, 0) for ids in contexts]
         cache = make_cache(self.cache_config)
-        lay_rows(cache, [self.kept.take(self.names[i], n) for i, n in zip(numbers, cached, strict=True)])
+        lay_rows(cache, [self.turn_cache.take(self.names[i], n) for i, n in zip(numbers, cached, strict=True)])
         before = max(cached)
         lengths_B1 = torch.tensor([len(ids) for ids in contexts], device=self.device)[:, None]
         steps_L = torch.arange(before + chunk, device=self.device)[None, :]

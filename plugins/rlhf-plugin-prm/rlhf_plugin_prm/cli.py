@@ -103,7 +103,7 @@ def first_error(
     for name in (n for n in ("at_threshold", "best", "crossed") if n in result):
         row = result[name]
         click.echo(
-            f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
+            f"{name:13} F1 {row['f1']:.3f}  found {row['errors_found']:.3f}  passed {row['passed']:.3f}  threshold "
             f"{row['threshold']:.3f}"
         )
     chance = result["chance"]

@@ -24,7 +24,7 @@ class FirstError:
     """How well first errors were found, all from 0 to 1."""
 
     f1: float
-    found: float
+    errors_found: float
     """Accuracy on solutions with an error: the very index."""
     passed: float
     """Accuracy on solutions without one: none is seen."""
@@ -53,9 +53,9 @@ def _measure(grid_NS: Floats, labels_N: npt.NDArray[Any], threshold: float) -> F
     hits_N, errors_N = verdicts(grid_NS, threshold) == labels_N, labels_N >= 0
     if errors_N.all() or not errors_N.any():
         raise ValueError("F1 needs solutions with an error and solutions without")
-    found, passed = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
-    f1 = 2 * found * passed / (found + passed) if found + passed else 0.0
-    return FirstError(f1, found, passed, threshold)
+    errors_found, passed = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
+    f1 = 2 * errors_found * passed / (errors_found + passed) if errors_found + passed else 0.0
+    return FirstError(f1, errors_found, passed, threshold)
 
 
 def best(right: Sequence[Floats], labels: Sequence[int], most: int = 200) -> FirstError:
@@ -78,7 +78,7 @@ def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None
         for i in rows:
             shifted[i] = right[i] - thresholds[1 - half]
     result = measure([shifted[i] for i in range(len(labels))], labels, 0.0)
-    return FirstError(result.f1, result.found, result.passed, float(np.mean(thresholds)))
+    return FirstError(result.f1, result.errors_found, result.passed, float(np.mean(thresholds)))
 
 
 def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float | None:

@@ -19,11 +19,11 @@ LABELS = [1, -1, 1, -1]
 def test_f1_by_hand() -> None:
     """At 0.5 the first is found, the third is called too early; both right ones pass: 2 * 0.5 * 1 / 1.5."""
     result = measure(RIGHT, LABELS, 0.5)
-    assert (result.found, result.passed) == (0.5, 1.0)
+    assert (result.errors_found, result.passed) == (0.5, 1.0)
     assert result.f1 == pytest.approx(2 / 3)
     assert measure(RIGHT, LABELS, 0.0).f1 == 0
     top = best(RIGHT, LABELS)
-    assert (top.f1, top.found) == (1.0, 1.0)
+    assert (top.f1, top.errors_found) == (1.0, 1.0)
     assert 0.2 < top.threshold <= 0.4
     with pytest.raises(ValueError, match="with an error and solutions without"):
         measure(RIGHT[1:2], [-1], 0.5)

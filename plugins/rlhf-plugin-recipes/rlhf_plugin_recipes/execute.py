@@ -154,7 +154,7 @@ class Execution:
         """The command of a stage; an interrupted training goes on with its own checkpoints."""
         stage = planned.stage
         if stage.kind_name == "ensemble":  # killed between its last write and ours; the command replaces nothing
-            shutil.rmtree(folder / stage.kind.places["output"], ignore_errors=True)
+            shutil.rmtree(folder / stage.kind.folder_options["output"], ignore_errors=True)
         if stage.kind_name != "train":
             return [*stage.kind.command, *command_words(stage, planned.settings, folder)]
         if _can_resume(folder):

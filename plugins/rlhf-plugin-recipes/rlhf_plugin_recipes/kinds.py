@@ -18,7 +18,7 @@ class Kind:
     """Words after ``rlhf``."""
     outputs: Mapping[str, str]
     """Name, as in ``${stages.NAME.OUTPUT}`` -> path in the stage's folder."""
-    places: Mapping[str, str]
+    folder_options: Mapping[str, str]
     """Options that the recipe fills in -> path in the stage's folder."""
     about: str
     asks: tuple[str, ...] = ()

@@ -113,13 +113,13 @@ def check_command(stage: Stage, settings: Mapping[str, Any]) -> None:
 
 def command_words(stage: Stage, settings: Mapping[str, Any], folder: Path) -> list[str]:
     command = commands.find_command(stage.kind.command)
-    decided = [key for key in settings if key in stage.kind.places]
+    decided = [key for key in settings if key in stage.kind.folder_options]
     if decided:
         raise ConfigError(f"'{decided[0]}' is decided by the recipe", fix="leave it out; other stages use its output")
     args = commands.arguments(command, fill(settings, {"folder": str(folder)}))
-    places = [word for key, name in stage.kind.places.items() for word in (f"--{key}", str(folder / name))]
+    options = [word for key, name in stage.kind.folder_options.items() for word in (f"--{key}", str(folder / name))]
     json = ["--json"] if commands.has_option(command, "json") else []
-    return [*stage.kind.asks, *args, *places, *json]
+    return [*stage.kind.asks, *args, *options, *json]
 
 
 def names_of(value: Any) -> list[str]:

@@ -79,10 +79,10 @@ def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
         elif name.startswith(f"{layer}.base_layer."):
             stored[f"{layer}.{name.removeprefix(f'{layer}.base_layer.')}"] = prefix + name
 
-    def value(name: str, place: str) -> torch.Tensor:
+    def value(name: str, stored_name: str) -> torch.Tensor:
         layer, _, leaf = name.rpartition(".")
         if layer not in adapted:
-            return weights[place]
+            return weights[stored_name]
         return folded(adapted[layer], leaf, weights, f"{prefix}{layer}.")
 
     return ComputedWeights.of(weights, stored, value)
@@ -143,7 +143,7 @@ def _load_model(path: str) -> Any:
     source = resolve_model(path)
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            source.place, use_safetensors=True, output_loading_info=True
+            source.path, use_safetensors=True, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(

@@ -53,7 +53,7 @@ def digest(
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *heldout)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
     source = resolve_model(base.path)
-    weights = weights_digest(source.describe) if source.local else source.place
+    weights = weights_digest(source.describe) if source.local else source.path
     model = [base.model_dump(mode="json"), weights, tokenizer_digest(base)]
     text = json.dumps([settings, model, pairs, seed, versions], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -19,9 +19,9 @@ from rlhf_plugin_vllm.checks import check_sampling
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
-from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.sharing import BorrowedFleet, RankVersion, borrows, on_all_ranks
+from rlhf_plugin_vllm.sync_folder import make_sync_folder
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
 
@@ -47,8 +47,8 @@ class VllmEngine:
         row: dict[str, Any] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
         self._report["vllm"] = row
         divided = isinstance(ctx.strategy, ShardedForward)
-        place = make_place(config.sync_dir, ctx.strategy, shared=divided)
-        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, place)
+        folder = make_sync_folder(config.sync_dir, ctx.strategy, shared=divided)
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder)
         try:
             self._borrows = borrows(config.urls, ctx.rank)
             frozen = {} if self._borrows else frozen_weights(policy.model, self.files, divided=divided)

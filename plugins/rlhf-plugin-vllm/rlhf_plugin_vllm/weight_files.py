@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from rlhf_core.config import RlhfError
-from rlhf_plugin_vllm.place import Place, make_place
+from rlhf_plugin_vllm.sync_folder import SyncFolder, make_sync_folder
 from rlhf_plugin_vllm.worker import DIGESTS
 
 MIB = 1 << 20
@@ -43,15 +43,17 @@ class Published:
 class WeightFiles:
     """Writes each version into one folder, and removes those that nobody needs any more."""
 
-    def __init__(self, model: Any, folder: Path | None, bucket_mib: int = 512, place: Place | None = None) -> None:
+    def __init__(
+        self, model: Any, folder: Path | None, bucket_mib: int = 512, shared: SyncFolder | None = None
+    ) -> None:
         self.bucket = bucket_mib * MIB
-        self.place = make_place(folder) if place is None else place
-        self.token, self.folder, self.own = self.place.token, self.place.folder, self.place.own
+        self.sync_folder = make_sync_folder(folder) if shared is None else shared
+        self.token, self.folder, self.own = self.sync_folder.token, self.sync_folder.folder, self.sync_folder.own
         self.adapter = adapter_settings(model)
         self.rank = int(self.adapter.get("r", 0))
         """Of the adapter; 0 where all weights are trained."""
         parameters = dict(model.named_parameters())
-        replicated = {} if self.adapter or self.place.shared else parameters
+        replicated = {} if self.adapter or self.sync_folder.shared else parameters
         self._frozen = {n: p for n, p in replicated.items() if not p.requires_grad}
         written = (n for n, p in parameters.items() if p.requires_grad or not self.adapter)
         self._sizes = {n: parameters[n].numel() * parameters[n].element_size() for n in written}
@@ -60,7 +62,7 @@ class WeightFiles:
         self._written: list[Published] = []
         """Versions that are there, oldest first."""
         self.current: Published | None = None
-        if self.place.shared:
+        if self.sync_folder.shared:
             self._say_in_use(-1)
 
     def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -86,13 +88,13 @@ class WeightFiles:
         return self._written[-1]
 
     def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
-        if self.place.shared:
+        if self.sync_folder.shared:
             return write_buckets(path, tensors, self.bucket, self._sizes)
         return write_buckets(path, self.whole(tensors), self.bucket)
 
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))
-        names = self._sizes if self.place.shared else tensors
+        names = self._sizes if self.sync_folder.shared else tensors
         data = save({_adapter_name(name): _full(tensors[name]) for name in names})
         (path / "adapter_model.safetensors").write_bytes(data)
         return hashlib.sha256(data).hexdigest(), len(data)
@@ -104,7 +106,7 @@ class WeightFiles:
     def keep(self, published: Published) -> None:
         """Let this version be the current one; no earlier one is needed by this rank."""
         self.current = published
-        if self.place.shared:
+        if self.sync_folder.shared:
             self._say_in_use(published.version)
             return
         for older in self._written:
@@ -116,13 +118,13 @@ class WeightFiles:
         """Tell rank 0 which versions this rank no longer reads; it may be at work in another thread, or far ahead."""
         folder = self.folder / IN_USE
         folder.mkdir(exist_ok=True)
-        part = folder / f".{self.place.rank}"
+        part = folder / f".{self.sync_folder.rank}"
         part.write_text(str(version))
-        os.replace(part, folder / str(self.place.rank))
+        os.replace(part, folder / str(self.sync_folder.rank))
 
     def _remove_unneeded(self) -> None:
         """Of versions for all ranks, those before the oldest that one of them has."""
-        if not self.place.shared:
+        if not self.sync_folder.shared:
             return
         needed = min((int(file.read_text()) for file in (self.folder / IN_USE).glob("[0-9]*")), default=-1)
         for older in [p for p in self._written if p.version < needed]:
@@ -130,7 +132,7 @@ class WeightFiles:
             self._written.remove(older)
 
     def close(self) -> None:
-        self.place.remove()
+        self.sync_folder.remove()
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):

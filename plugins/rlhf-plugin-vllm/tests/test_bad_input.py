@@ -16,8 +16,8 @@ from rlhf_core.config import BuildContext, ConfigError, UserError
 from rlhf_core.models import ModelConfig
 from rlhf_core.training import SamplingSettings
 from rlhf_plugin_vllm.config import VllmConfig
-from rlhf_plugin_vllm.place import make_place
 from rlhf_plugin_vllm.server import free_port
+from rlhf_plugin_vllm.sync_folder import make_sync_folder
 
 
 def plan(lora: dict[str, Any] | None = None, **sampling: Any) -> Any:
@@ -164,11 +164,11 @@ class TwoRanks:
 
 def test_a_rank_that_does_not_see_where_rank_0_writes_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rank 1 does not see '.*', where rank 0 writes the weights") as caught:
-        make_place(tmp_path, TwoRanks(sees=False), shared=True)
+        make_sync_folder(tmp_path, TwoRanks(sees=False), shared=True)
     assert "--set rollout.sync_dir=FOLDER" in caught.value.fix
     assert not list(tmp_path.iterdir()), "nothing is left"
-    place = make_place(tmp_path, TwoRanks(sees=True), shared=True)
+    place = make_sync_folder(tmp_path, TwoRanks(sees=True), shared=True)
     assert (place.folder / "token").read_text() == place.token
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot create a folder for the weights in"):
-        make_place(tmp_path / "file", TwoRanks(sees=True), shared=True)
+        make_sync_folder(tmp_path / "file", TwoRanks(sees=True), shared=True)

@@ -42,29 +42,31 @@ def check_environment(
         check_tools(tools, config.name)
     except UserError as error:
         require(False, config, "its tools can be offered", str(error))
-    asked = prompt or Prompt("kit/1", ({"role": "user", "content": "What is 2 + 2?"},), answer="4")
+    task = prompt or Prompt("kit/1", ({"role": "user", "content": "What is 2 + 2?"},), answer="4")
     made = list(calls) or [(str(tool["function"]["name"]), example(tool)) for tool in tools]
     rows = [{"id": f"call{n:05d}", "name": name, "arguments": dict(given)} for n, (name, given) in enumerate(made)]
     context = ctx or make_context(policy=None)
-    one, two = (_begun(config, context, asked) for _ in range(2))
+    one, two = (_begun(config, context, task) for _ in range(2))
     results = _step(config, one, rows)
     failed = [answers[0]["content"] for answers in results if answers[0]["status"] != "ok"]
     rule, fix = "a call of a tool succeeds", 'check_environment(config, calls=[("tool", {"argument": value}), ...])'
     require(not rows or len(failed) < len(rows), config, rule, f"every call failed, the first with {failed[:1]}", fix)
     rule, fix = "the same seed and calls give the same results", "draw from the seed of reset() only"
     require(results == _step(config, two, rows), config, rule, "two episodes differ", fix)
-    pure, kept = bool(getattr(config, "pure", False)), hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+    pure = bool(getattr(config, "pure", False))
+    stateful = hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
     rule = "an episode can be resumed without making its calls twice"
     fix = "pure: ClassVar[bool] = True if step() changes nothing outside of the object; else write both methods"
-    require(pure or kept, config, rule, "its Config is not pure, and it has no state_dict() and load_state_dict()", fix)
-    if kept:
-        again = _begun(config, context, asked, _value(config, one, {"op": "step", "calls": []})["state"])
+    seen = "its Config is not pure, and it has no state_dict() and load_state_dict()"
+    require(pure or stateful, config, rule, seen, fix)
+    if stateful:
+        again = _begun(config, context, task, _value(config, one, {"op": "step", "calls": []})["state"])
         rule, seen = "an episode goes on from its state", "after load_state_dict() the next results differ"
         require(_step(config, one, rows) == _step(config, again, rows), config, rule, seen)
     if getattr(config, "responds", False):
-        _check_responses(config, context, asked)
+        _check_responses(config, context, task)
     for text in ("4", *GARBAGE):
-        sample = Sample(asked, text, trajectory=(Turn((0, 1), "assistant", {"role": "assistant", "content": text}),))
+        sample = Sample(task, text, trajectory=(Turn((0, 1), "assistant", {"role": "assistant", "content": text}),))
         first, second = (_value(config, end, {"op": "score", "sample": asdict(sample)}) for end in (two, two))
         require(first == second, config, "an episode is scored the same twice", f"{first}, then {second}")
     _value(config, one, {"op": "close"})

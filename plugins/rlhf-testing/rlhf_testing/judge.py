@@ -26,7 +26,7 @@ def check_judge(
     check_config(config, "judge")
     judge: Any = built(config, "judge", ctx or make_context())
     ask = left_alone(config, judge.ask, "ask()", "requests")
-    asked = list(
+    tried = list(
         requests
         or [
             JudgeRequest(f"odd/{i}", ({"role": "user", "content": text},), max_tokens=8)
@@ -36,7 +36,7 @@ def check_judge(
     try:
         require(list(ask([])) == [], config, "an empty call gets an empty answer", "something else came")
         try:
-            replies = list(ask(asked))
+            replies = list(ask(tried))
         except AssertionError:
             raise
         except Exception as error:
@@ -45,9 +45,9 @@ def check_judge(
                 f"{type(config).__name__} ('{config.name}'): ask() answers with a status\n"
                 f"  seen: {problem}\n  fix: never raise"
             ) from error
-        require(len(replies) == len(asked), config, "one reply per request", f"{len(replies)} for {len(asked)}")
+        require(len(replies) == len(tried), config, "one reply per request", f"{len(replies)} for {len(tried)}")
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
-        for request, reply in zip(asked, replies):
+        for request, reply in zip(tried, replies):
             alone = ask([request])[0]
             rule = "an answer does not depend on the other requests"
             seen = f"{request.id}: {reply} with, {alone} without"

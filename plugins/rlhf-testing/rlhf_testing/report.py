@@ -40,9 +40,9 @@ def left_alone(config: ComponentConfig, method: F, name: str, *given: str) -> F:
                 raise
             _refuse(config, name, f"{type(error).__name__}: {error}")
         for label, old, new in zip(given, before, arguments):
-            place = difference(old, new)
-            if place is not None:
-                _refuse(config, name, f"{label}{place} changed")
+            path = difference(old, new)
+            if path is not None:
+                _refuse(config, name, f"{label}{path} changed")
         return answer
 
     return cast("F", watched)
@@ -73,8 +73,8 @@ def difference(old: Any, new: Any) -> str | None:
 
 
 def _first(parts: Any) -> str | None:
-    for place, old, new in parts:
+    for path, old, new in parts:
         deeper = difference(old, new)
         if deeper is not None:
-            return place + deeper
+            return path + deeper
     return None

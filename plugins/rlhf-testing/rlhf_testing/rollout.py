@@ -13,7 +13,7 @@ from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_testing.config import built, check_config
 from rlhf_testing.report import left_alone, require
-from rlhf_testing.rollout_weights import TOLERANCE, Asked, check_weights, logprob_gap, publish
+from rlhf_testing.rollout_weights import TOLERANCE, SampledRequests, check_weights, logprob_gap, publish
 from rlhf_testing.samples import policy_context
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
@@ -48,7 +48,7 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
         check_logprobs(config, ctx.policy.model, whole)
         check_sampling(config, generate, requests, whole, ctx.policy.tokenizer)
         check_stream(config, engine, requests, whole)
-        check_weights(config, engine, ctx.policy.model, Asked(requests, SAMPLING, whole))
+        check_weights(config, engine, ctx.policy.model, SampledRequests(requests, SAMPLING, whole))
     finally:
         for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
             engine.close()

@@ -24,7 +24,7 @@ Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SampledRequests:
     """What an engine was asked for with version 7, and what it answered."""
 
     requests: Sequence[RolloutRequest]
@@ -43,18 +43,18 @@ def publish(engine: Any, model: Any) -> None:
         engine.update_weights(7, trained_weights(model))
 
 
-def check_weights(config: ComponentConfig, engine: Any, model: Any, asked: Asked) -> None:
+def check_weights(config: ComponentConfig, engine: Any, model: Any, first: SampledRequests) -> None:
     """An engine samples from the weights of the version it is asked for alone, version 7 being ``model``'s."""
     if not isinstance(model, torch.nn.Module):
         return
-    check_reports(config, engine, asked)
+    check_reports(config, engine, first)
     if callable(getattr(engine, "update_weights", None)):
-        check_updates(config, engine, model, asked)
-        check_release(config, engine, model, asked)
+        check_updates(config, engine, model, first)
+        check_release(config, engine, model, first)
         if getattr(engine, "in_flight", False):
-            check_in_flight(config, engine, model, asked)
+            check_in_flight(config, engine, model, first)
     else:
-        check_follows(config, engine, model, asked)
+        check_follows(config, engine, model, first)
 
 
 def other_weights(weights: Mapping[str, torch.Tensor]) -> Weights:
@@ -103,15 +103,15 @@ def logprob_gap(
     return max(gaps)
 
 
-def check_updates(config: ComponentConfig, engine: Any, model: torch.nn.Module, asked: Asked) -> None:
+def check_updates(config: ComponentConfig, engine: Any, model: torch.nn.Module, first: SampledRequests) -> None:
     """A version of other weights, in version 8; then those of before, in version 9."""
     before = trained_weights(model)
     moved = other_weights(before)
     update(config, engine, model, 8, moved)
-    rollouts = sampled(config, engine, asked, 8)
+    rollouts = sampled(config, engine, first, 8)
     with weights_in(model, moved):
-        gap = logprob_gap(model, rollouts, asked.sampling.temperature)
-    old = logprob_gap(model, rollouts, asked.sampling.temperature)
+        gap = logprob_gap(model, rollouts, first.sampling.temperature)
+    old = logprob_gap(model, rollouts, first.sampling.temperature)
     require(
         gap <= TOLERANCE < old,
         config,
@@ -121,9 +121,9 @@ def check_updates(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
         "the caller changes them in place",
     )
     for version in (9, *(() if getattr(engine, "in_flight", False) else (7,))):
-        check_refuses(config, engine, asked, version)
+        check_refuses(config, engine, first, version)
     update(config, engine, model, 9, before)
-    same_again(config, "weights that are sent again give the completions of before", asked, engine, 9)
+    same_again(config, "weights that are sent again give the completions of before", first, engine, 9)
 
 
 def update(config: ComponentConfig, engine: Any, model: torch.nn.Module, version: int, weights: Weights) -> None:
@@ -139,34 +139,34 @@ def update(config: ComponentConfig, engine: Any, model: torch.nn.Module, version
         tensor.zero_()
 
 
-def sampled(config: ComponentConfig, engine: Any, asked: Asked, version: int) -> list[Rollout]:
-    rollouts = list(engine.generate(asked.requests, asked.sampling, version))
+def sampled(config: ComponentConfig, engine: Any, first: SampledRequests, version: int) -> list[Rollout]:
+    rollouts = list(engine.generate(first.requests, first.sampling, version))
     answered = {r.policy_version for r in rollouts} | {span.version for r in rollouts for span in r.versions}
     rule = "a rollout has the policy version that was asked for"
     seen = f"{len(rollouts)} rollouts of versions {sorted(answered)} instead of {version}"
-    require(answered == {version} and len(rollouts) == len(asked.requests), config, rule, seen)
+    require(answered == {version} and len(rollouts) == len(first.requests), config, rule, seen)
     return rollouts
 
 
-def check_refuses(config: ComponentConfig, engine: Any, asked: Asked, version: int) -> None:
+def check_refuses(config: ComponentConfig, engine: Any, first: SampledRequests, version: int) -> None:
     """Completions that would be named after weights which sampled none of them."""
     try:
-        engine.generate(asked.requests[:1], asked.sampling, version)
+        engine.generate(first.requests[:1], first.sampling, version)
     except Exception:
         return
     rule = "generate() raises where other weights are asked for than those that were sent"
     require(False, config, rule, f"version 8 was sent, and version {version} was answered", "compare the versions")
 
 
-def same_again(config: ComponentConfig, rule: str, asked: Asked, engine: Any, version: int) -> None:
+def same_again(config: ComponentConfig, rule: str, first: SampledRequests, engine: Any, version: int) -> None:
     """The completions of version 7's weights."""
-    tokens = [r.completion_ids for r in sampled(config, engine, asked, version)]
-    wanted = [r.completion_ids for r in asked.rollouts]
+    tokens = [r.completion_ids for r in sampled(config, engine, first, version)]
+    wanted = [r.completion_ids for r in first.rollouts]
     different = [n for n, (a, b) in enumerate(zip(tokens, wanted)) if a != b]
     require(not different, config, rule, f"requests {different} have other completions")
 
 
-def check_release(config: ComponentConfig, engine: Any, model: torch.nn.Module, asked: Asked) -> None:
+def check_release(config: ComponentConfig, engine: Any, model: torch.nn.Module, first: SampledRequests) -> None:
     """Memory is given back between versions, and completions stay what they were."""
     if not callable(release := getattr(engine, "release_memory", None)):
         return
@@ -174,17 +174,17 @@ def check_release(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
     require(isinstance(lost, bool), config, "release_memory() says whether the weights went", f"{lost!r}")
     if not lost:  # the next generate takes the memory again
         rule = "after release_memory() that kept the weights, completions are those of before"
-        same_again(config, rule, asked, engine, 9)
+        same_again(config, rule, first, engine, 9)
     update(config, engine, model, 10, trained_weights(model))
-    same_again(config, "after release_memory() and renewed weights, completions are those of before", asked, engine, 10)
+    same_again(config, "after release_memory() and renewed weights, completions are those of before", first, engine, 10)
 
 
-def check_in_flight(config: ComponentConfig, engine: Any, model: torch.nn.Module, asked: Asked) -> None:
+def check_in_flight(config: ComponentConfig, engine: Any, model: torch.nn.Module, first: SampledRequests) -> None:
     """Other weights, in versions 11 and 12, while another thread samples: spans say which tokens are whose."""
     before = trained_weights(model)
     moved, results = other_weights(before), list[Any]()
     update(config, engine, model, 11, before)
-    thread = threading.Thread(target=_into(results, lambda: engine.generate(asked.requests, asked.sampling, 11)))
+    thread = threading.Thread(target=_into(results, lambda: engine.generate(first.requests, first.sampling, 11)))
     thread.start()
     update(config, engine, model, 12, moved)
     thread.join()
@@ -203,11 +203,11 @@ def check_in_flight(config: ComponentConfig, engine: Any, model: torch.nn.Module
         # with weights that came while it was sampled, keys and values of earlier tokens may be the old weights'
         counts = [r.versions[0].span[1] if r.versions else len(r.completion_ids) for r in own]
         with weights_in(model, weights):
-            gap = logprob_gap(model, own, asked.sampling.temperature, counts)
+            gap = logprob_gap(model, own, first.sampling.temperature, counts)
         rule = "tokens of a version have its logprobs, also where other weights come while they are sampled"
         require(gap <= TOLERANCE, config, rule, f"up to {gap:.3f} nats from those of version {version}")
     update(config, engine, model, 13, before)
-    same_again(config, "after weights in flight, weights sent again give the completions of before", asked, engine, 13)
+    same_again(config, "after weights in flight, weights sent again give the completions of before", first, engine, 13)
 
 
 def _into(results: list[Any], call: Callable[[], Any]) -> Callable[[], None]:
@@ -222,22 +222,22 @@ def _into(results: list[Any], call: Callable[[], Any]) -> Callable[[], None]:
     return run
 
 
-def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, asked: Asked) -> None:
+def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, first: SampledRequests) -> None:
     """An engine that is sent nothing samples from the policy as it is at the time of the call."""
     with weights_in(model, other_weights(trained_weights(model))):
-        rollouts = sampled(config, engine, asked, 8)
-        gap = logprob_gap(model, rollouts, asked.sampling.temperature)
+        rollouts = sampled(config, engine, first, 8)
+        gap = logprob_gap(model, rollouts, first.sampling.temperature)
     rule = "without update_weights() an engine samples from the policy as it is now"
     fix = "hold ctx.policy.model itself; an engine with weights of its own has update_weights(version, tensors)"
     require(gap <= TOLERANCE, config, rule, f"after a step of the policy logprobs are up to {gap:.3f} nats apart", fix)
-    same_again(config, "the same weights give the completions of before", asked, engine, 9)
+    same_again(config, "the same weights give the completions of before", first, engine, 9)
 
 
-def check_reports(config: ComponentConfig, engine: Any, asked: Asked) -> None:
+def check_reports(config: ComponentConfig, engine: Any, first: SampledRequests) -> None:
     if "on_ended" not in inspect.signature(engine.generate).parameters:
         return
     ended: list[int] = []
-    engine.generate(asked.requests, asked.sampling, 7, on_ended=ended.append)
-    count = len(asked.requests)
+    engine.generate(first.requests, first.sampling, 7, on_ended=ended.append)
+    count = len(first.requests)
     rule = "on_ended is told how many more completions have ended, each once"
     require(sum(ended) == count, config, rule, f"{ended} for {count} requests")

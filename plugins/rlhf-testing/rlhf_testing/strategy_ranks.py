@@ -86,8 +86,8 @@ def _wait(config: ComponentConfig, processes: list[subprocess.Popen[bytes]], fol
             require(not early, config, "a rank ends when all is checked", f"ranks {early} ended before")
             return
         time.sleep(0.05)
-    places = [_text(folder / f"stage-{rank}") or "starting" for rank in range(len(processes))]
-    seen = "; ".join(f"rank {rank}: {place}" for rank, place in enumerate(places))
+    stages = [_text(folder / f"stage-{rank}") or "starting" for rank in range(len(processes))]
+    seen = "; ".join(f"rank {rank}: {stage}" for rank, stage in enumerate(stages))
     require(False, config, f"the ranks are done within {limit_s:.0f} s", seen, "a collective that not all ranks enter?")
 
 

@@ -103,11 +103,11 @@ def layout(segments: Sequence[Segment], device: torch.device) -> Layout:
     """Lay out the segments of a row; nothing waits for the device."""
     queries = [stop - start for start, stop in (segment.own for segment in segments)]
     keys = [size + segment.prompt[1] - segment.prompt[0] for size, segment in zip(queries, segments, strict=True)]
-    places = None
+    positions = None
     if keys != queries:
         spans = [span for segment in segments for span in (segment.prompt, segment.own)]
-        places = on_device([place for span in spans for place in range(*span)], device)
-    return Layout(_starts(queries, device), _starts(keys, device), places, max(queries), max(keys))
+        positions = on_device([position for span in spans for position in range(*span)], device)
+    return Layout(_starts(queries, device), _starts(keys, device), positions, max(queries), max(keys))
 
 
 def _starts(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -207,12 +207,12 @@ def seen_by(segments: Sequence[Segment], window: int | None) -> Seen:
     parts: list[Seen] = []
     for segment in segments:
         (start, stop), (prompt, end) = segment.own, segment.prompt
-        places = np.arange(start, stop)
-        own, first = np.full_like(places, start), np.full_like(places, prompt)
+        positions = np.arange(start, stop)
+        own, first = np.full_like(positions, start), np.full_like(positions, prompt)
         if window is not None:
-            own = np.maximum(own, places - window + 1)
-            first = np.minimum(np.maximum(first, places - start + end - window + 1), end)
-        parts.append(Seen(own, first, np.full_like(places, end)))
+            own = np.maximum(own, positions - window + 1)
+            first = np.minimum(np.maximum(first, positions - start + end - window + 1), end)
+        parts.append(Seen(own, first, np.full_like(positions, end)))
     return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -226,7 +226,7 @@ def block_mask(segments: Sequence[Segment], window: int | None, device: torch.de
     ordered = [_ordered(blocks, device) for blocks in (part_RC, whole_RC, part_RC.T, whole_RC.T)]
     names = ("kv", "full_kv", "q", "full_q")
     tables = {f"{name}_num_blocks": count for name, (count, _) in zip(names, ordered, strict=True)}
-    tables |= {f"{name}_indices": places for name, (_, places) in zip(names, ordered, strict=True)}
+    tables |= {f"{name}_indices": indices for name, (_, indices) in zip(names, ordered, strict=True)}
     # kernels read a whole block of queries, the last one past the row's end too
     fill = (0, -length % BLOCK)
     edges = (on_device(np.pad(edge_N, fill), device, torch.int32) for edge_N in seen)

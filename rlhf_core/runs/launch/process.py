@@ -80,15 +80,15 @@ def run_plan(
 
 def _join_ranks(config: RunConfig, ctx: BuildContext) -> Any:
     """The strategy, once a number of every rank was added up over it."""
-    place = f"rank {ctx.rank} on {platform.node()}"
-    with named_rank(f"joining {ctx.world_size} ranks", place):
+    rank_name = f"rank {ctx.rank} on {platform.node()}"
+    with named_rank(f"joining {ctx.world_size} ranks", rank_name):
         strategy = _build_strategy(config, ctx)
-    check_all_reduce(strategy, place)
+    check_all_reduce(strategy, rank_name)
     return strategy
 
 
 @contextlib.contextmanager
-def named_rank(what: str, place: str) -> Generator[None, None, None]:
+def named_rank(what: str, rank_name: str) -> Generator[None, None, None]:
     """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are."""
     from rlhf_core.distributed.peers import LOST
 
@@ -100,21 +100,21 @@ def named_rank(what: str, place: str) -> Generator[None, None, None]:
             raise
         reason = str(cause).splitlines()[0]
         raise UserError(
-            f"{place}: {what} failed",
+            f"{rank_name}: {what} failed",
             why=f"{error.what} ({reason})" if isinstance(error, DeadlineExceeded) else reason,
             fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
             "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
         ) from error
 
 
-def check_all_reduce(strategy: Strategy, place: str) -> None:
+def check_all_reduce(strategy: Strategy, rank_name: str) -> None:
     """Add a number of every rank, as gradients are added later."""
     ranks = strategy.world_size
-    with named_rank(f"an all-reduce over {ranks} ranks", place):
+    with named_rank(f"an all-reduce over {ranks} ranks", rank_name):
         total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]
     if total != ranks * (ranks + 1) / 2:
         raise UserError(
-            f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
+            f"{rank_name}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
             why="the process group or the strategy does not connect the ranks of this run",
             fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
         )

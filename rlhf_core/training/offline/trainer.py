@@ -205,8 +205,8 @@ class OfflineTrainer:
             return sampled
         metrics = self._measure("eval", self.held_items, step)
         places_by_source = by_source(self._sources(self.held_items))
-        for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
-            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places], step)
+        for source, indices in places_by_source.items() if len(places_by_source) > 1 else ():
+            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in indices], step)
         return metrics | sampled
 
     def _measure(self, prefix: str, items: list[Any], step: int) -> dict[str, float]:

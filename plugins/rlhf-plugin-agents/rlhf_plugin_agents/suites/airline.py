@@ -60,7 +60,7 @@ class AirlineStore(Store):
 
     def search_onestop_flight(self, origin: str, destination: str, date: str) -> Any:
         """Pairs of flights with one stop, the second on the day on which the first arrives."""
-        found: list[list[dict[str, Any]]] = []
+        trips: list[list[dict[str, Any]]] = []
         for first in self.data["flights"].values():
             if first["origin"] != origin:
                 continue
@@ -73,8 +73,8 @@ class AirlineStore(Store):
                     continue
                 if _available(first, date) and _available(second, then):
                     # The published function shows the second flight as of the first one's day.
-                    found.append([{**_on(first, date), "date": date}, {**_on(second, date), "date": then}])
-        return found
+                    trips.append([{**_on(first, date), "date": date}, {**_on(second, date), "date": then}])
+        return trips
 
     def book_reservation(
         self,

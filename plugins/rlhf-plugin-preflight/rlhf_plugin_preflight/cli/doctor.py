@@ -191,7 +191,7 @@ def embedded_models() -> Iterator[Finding]:
 
     for name in embedded_names():
         try:
-            yield Finding(f"model {name}", "ok", resolve_model(name).place)
+            yield Finding(f"model {name}", "ok", resolve_model(name).path)
         except RlhfError as error:
             yield Finding(f"model {name}", "broken", error.what, error.fix)
 

@@ -79,8 +79,8 @@ def plan(
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     if hasattr(config.trainer, "check_precision"):
         config.trainer.check_precision(ctx)
-    place = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
-    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
+    placement = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
+    report = make_report(ctx, placement, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:
         emit_json(report.as_json())
     else:

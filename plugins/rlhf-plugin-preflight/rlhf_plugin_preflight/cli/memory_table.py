@@ -29,13 +29,13 @@ def print_plan(report: Report) -> None:
 
 
 def _head(report: Report) -> Iterator[str]:
-    model, place, sizes = report.found.model, report.plan.placement, report.found.sizes
+    model, layout, sizes = report.footprint.model, report.plan.placement, report.footprint.sizes
     trained = "all trained" if model.trained == model.parameters else f"{model.trained / 1e6:,.1f} M trained"
     yield f"{report.algo} of {model.path}: {model.parameters / 1e6:,.1f} M parameters, {trained}"
-    split = f", tensor {place.tensor} x pipeline {place.pipeline}" if place.tensor * place.pipeline > 1 else ""
+    split = f", tensor {layout.tensor} x pipeline {layout.pipeline}" if layout.tensor * layout.pipeline > 1 else ""
     label = " (an estimate: planned for, not in this toolkit)" if report.is_estimate else ""
     where = "in main memory" if report.on_cpu else "per card"
-    yield f"strategy {place.strategy}, {place.ranks} rank{'s' * (place.ranks > 1)}{split}{label}; bytes {where}"
+    yield f"strategy {layout.strategy}, {layout.ranks} rank{'s' * (layout.ranks > 1)}{split}{label}; bytes {where}"
     rows = sum(len(row.replies) for row in sizes.micro_batch)
     tokens = sum(row.tokens for row in sizes.micro_batch)
     yield f"micro-batch of {rows} sequences, {tokens:,} tokens; {sizes.source}"
@@ -57,9 +57,9 @@ def _cell(size: int) -> str:
 
 def _verdict(report: Report) -> Iterator[str]:
     plan = report.plan
-    place = "of available memory" if report.on_cpu else "of each card"
+    share = "of available memory" if report.on_cpu else "of each card"
     word = "fits" if plan.peak <= report.limit else "does NOT fit"
-    yield f"peak {readable(plan.peak)} in {plan.peak_phase}: {word} {readable(report.limit)} {place}"
+    yield f"peak {readable(plan.peak)} in {plan.peak_phase}: {word} {readable(report.limit)} {share}"
     if not report.on_cpu and plan.host_peak:
         yield _host(report)
     yield from _engine(report)
@@ -84,11 +84,11 @@ def _host(report: Report) -> str:
 
 
 def _engine(report: Report) -> Iterator[str]:
-    engine = report.found.engine
+    engine = report.footprint.engine
     if engine is None:
         return
-    for place, size in engine.elsewhere.items():
-        yield f"rollout engine: {readable(size)} on {place}, which no rank uses: not counted here"
+    for process, size in engine.elsewhere.items():
+        yield f"rollout engine: {readable(size)} on {process}, which no rank uses: not counted here"
     if engine.is_estimate:
         yield "rollout engine: its bytes are an estimate"
 

@@ -19,7 +19,7 @@ EXAMPLES = 5
 class Index(NamedTuple):
     """Where each n-gram of a benchmark stands."""
 
-    places: Mapping[Gram, Sequence[tuple[int, int]]]
+    occurrences: Mapping[Gram, Sequence[tuple[int, int]]]
     """n-gram -> (prompt, first word) of each occurrence."""
     lengths: Sequence[int]
     size: int
@@ -36,11 +36,11 @@ class Match(NamedTuple):
 def index_of(texts: Sequence[str], size: int) -> Index:
     """Index prompts; one of fewer words than ``size`` is found only as a whole prompt."""
     tokens = [words(text) for text in texts]
-    places: dict[Gram, list[tuple[int, int]]] = defaultdict(list)
+    occurrences: dict[Gram, list[tuple[int, int]]] = defaultdict(list)
     for number, prompt in enumerate(tokens):
         for start, gram in enumerate(grams(prompt, size)):
-            places[gram].append((number, start))
-    rare = {gram: spots for gram, spots in places.items() if len({number for number, _ in spots}) <= COMMON}
+            occurrences[gram].append((number, start))
+    rare = {gram: spots for gram, spots in occurrences.items() if len({number for number, _ in spots}) <= COMMON}
     return Index(rare, [len(prompt) for prompt in tokens], size)
 
 
@@ -51,7 +51,7 @@ def matches(index: Index, row: Item) -> dict[int, tuple[float, tuple[str, ...]]]
     short = [row.question] if len(words(row.question)) < index.size else []
     for text in (*short, row.text):
         for gram in grams(words(text), index.size):
-            for number, start in index.places.get(gram, ()):
+            for number, start in index.occurrences.get(gram, ()):
                 shared[number].update(range(start, start + len(gram)))
                 first.setdefault(number, gram)
     return {number: (len(spots) / index.lengths[number], first[number]) for number, spots in shared.items()}

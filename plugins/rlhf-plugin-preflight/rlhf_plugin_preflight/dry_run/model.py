@@ -81,8 +81,8 @@ def _weight_files(described: Described, revision: str | None) -> list[Path]:
     """The model's safetensors files that are on this machine."""
     source = described.source
     if source.local:
-        return sorted(Path(source.place).glob("model*.safetensors"))
+        return sorted(Path(source.path).glob("model*.safetensors"))
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(source.place, "model.safetensors", revision=revision)
+    cached = try_to_load_from_cache(source.path, "model.safetensors", revision=revision)
     return [Path(cached)] if isinstance(cached, str) else []

@@ -82,10 +82,10 @@ def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
     return lambda run: refusal(run) in (None, before)
 
 
-def accepted(ctx: BuildContext, found: Footprint) -> Callable[[RunConfig], bool]:
+def accepted(ctx: BuildContext, footprint: Footprint) -> Callable[[RunConfig], bool]:
     """Whether strategy and rollout engine take a changed configuration."""
     by_strategy = accepted_by_strategy(ctx)
-    by_engine = accepted_by_engine(found.facts) if found.facts is not None else by_strategy
+    by_engine = accepted_by_engine(footprint.facts) if footprint.facts is not None else by_strategy
     return lambda run: by_engine(run) and by_strategy(run)
 
 

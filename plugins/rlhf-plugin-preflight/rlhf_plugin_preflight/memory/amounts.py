@@ -82,8 +82,8 @@ def _left_of_group() -> list[int]:
     for limit, used in LIMITS.items():
         most, now = _lines(limit), _lines(used)
         if most and now and most[0].isdigit():
-            kept = dict(line.split() for line in _lines(str(Path(limit).with_name("memory.stat"))) if line)
-            return [max(0, int(most[0]) - int(now[0]) + int(kept.get("inactive_file", 0)))]
+            figures = dict(line.split() for line in _lines(str(Path(limit).with_name("memory.stat"))) if line)
+            return [max(0, int(most[0]) - int(now[0]) + int(figures.get("inactive_file", 0)))]
     return []
 
 

@@ -69,7 +69,7 @@ class Backward:
     def stages(self) -> dict[str, Stage]:
         """By name; one process may not have all of them."""
         count, between = len(self.passed), self.between
-        places: dict[str, tuple[int, bool] | None] = {
+        stage_of: dict[str, tuple[int, bool] | None] = {
             HEAD: (0, False),
             FIRST: (0, True),
             SECOND: (1, True),
@@ -78,7 +78,7 @@ class Backward:
             OTHER_FIRST: None if between is None else (between, True),
             AFTER: (count, False),
         }
-        named = {name: self._stages[place] for name, place in places.items() if place in self._stages}
+        named = {name: self._stages[stage] for name, stage in stage_of.items() if stage in self._stages}
         return named if self._end is None else {**named, ROOT: self._end}
 
     @contextmanager
@@ -144,12 +144,12 @@ class Backward:
     def _note(self) -> None:
         activations, gradients = self.live.now[UNNAMED], self.live.now["gradients"]
         whole, undivided = Held(activations, gradients), Held(activations, sum(self._undivided.values()))
-        place = (len(self.passed), self._at is not None)
-        most = self._stages.get(place)
+        stage = (len(self.passed), self._at is not None)
+        most = self._stages.get(stage)
         if most is None:
-            self._stages[place] = Stage(activations, whole, undivided)
+            self._stages[stage] = Stage(activations, whole, undivided)
             return
-        self._stages[place] = Stage(
+        self._stages[stage] = Stage(
             max(activations, most.activations), _more(most.whole, whole), _more(most.undivided, undivided)
         )
 

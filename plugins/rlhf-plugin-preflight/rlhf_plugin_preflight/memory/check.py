@@ -91,7 +91,7 @@ def _activations(run: Any) -> int:
 
     from rlhf_core.models import resolve_model
 
-    file = Path(resolve_model(run.model.path).place) / "config.json"
+    file = Path(resolve_model(run.model.path).path) / "config.json"
     shape: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     layers, hidden, context = (int(shape.get(a) or shape.get(b) or c) for a, b, c in _SIZES)
     vocab, trainer = int(shape.get("vocab_size") or 256_000), run.trainer
@@ -137,16 +137,16 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     from rlhf_plugin_preflight.memory.footprint import footprint
     from rlhf_plugin_preflight.memory.plan import plan_for
 
-    place, found = placement_of(ctx), footprint(ctx, on_cpu=on_cpu)
+    placement, measured = placement_of(ctx), footprint(ctx, on_cpu=on_cpu)
 
     def replan(run: Any) -> MemoryPlan:
-        rehearsed = found if run is ctx.config else footprint(ctx.with_(config=run), on_cpu=on_cpu)
-        plan = plan_for(rehearsed, place, on_cpu=on_cpu)
+        rehearsed = measured if run is ctx.config else footprint(ctx.with_(config=run), on_cpu=on_cpu)
+        plan = plan_for(rehearsed, placement, on_cpu=on_cpu)
         return plan.in_one_memory if on_cpu else plan
 
-    if found.engine is not None and found.engine.refusal is not None and not force:
-        return found.engine.refusal
-    plan, takes = replan(ctx.config), accepted(ctx, found)
+    if measured.engine is not None and measured.engine.refusal is not None and not force:
+        return measured.engine.refusal
+    plan, takes = replan(ctx.config), accepted(ctx, measured)
     beyond = _device_refusal(plan, partial(_advised, ctx, replan, takes), limit, on_cpu, force)
     return beyond or _host_refusal(ctx, plan, partial(_advised, ctx, lambda run: replan(run).on_host, takes), force)
 

@@ -103,9 +103,9 @@ def footprint(
         few, more = (
             _rehearsed(ctx, weightless_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS
         )
-        found: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
-        size, update = measure_model(ctx.config.model, policy), found.update.at_peak()
-        return replace(found, model=size, update=update, engine=engine, facts=facts)
+        whole_model: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
+        size, update = measure_model(ctx.config.model, policy), whole_model.update.at_peak()
+        return replace(whole_model, model=size, update=update, engine=engine, facts=facts)
 
 
 def alike(blocks: Sequence[Any]) -> bool:

@@ -77,8 +77,8 @@ def load_phase(
         )
         return max(undivided, policy_divided, key=lambda phase: phase.total)
     laid_flat = {"weights laid end to end": trained} if of.stepped and on_cpu and not of.keeps_root else {}
-    kept = made if of.keeps_root else {}
-    return phase_of(held, kept, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
+    root = made if of.keeps_root else {}
+    return phase_of(held, root, laid_flat, weights_away=of.weights_on_host, state_away=of.moments_on_host)
 
 
 def lies_by_parts(config: ModelConfig, text: Any) -> bool:
@@ -89,7 +89,7 @@ def lies_by_parts(config: ModelConfig, text: Any) -> bool:
     from rlhf_plugin_preflight.memory.weightless import describe
 
     source = describe(config).source
-    if source.gguf or source.adapter is not None or (Path(source.place) / MODALITY_FILE).is_file():
+    if source.gguf or source.adapter is not None or (Path(source.path) / MODALITY_FILE).is_file():
         return False
     if getattr(text, "quantization_config", None) is not None:
         return False

@@ -71,71 +71,71 @@ class MemoryPlan:
         return replace(self, phases={name: Phase(phase.host, {}) for name, phase in self.phases.items()})
 
 
-def check_placement(place: Placement, model: ModelSize) -> None:
+def check_placement(placement: Placement, model: ModelSize) -> None:
     """Refuse splits that cannot be: names which number does not divide which."""
-    split = place.tensor * place.pipeline
-    if place.strategy == "single" and place.ranks > 1:
+    split = placement.tensor * placement.pipeline
+    if placement.strategy == "single" and placement.ranks > 1:
         raise ConfigError(
-            f"strategy single has one rank, not {place.ranks}", fix="--strategy ddp, or leave out --ranks"
+            f"strategy single has one rank, not {placement.ranks}", fix="--strategy ddp, or leave out --ranks"
         )
-    if place.strategy == "hsdp" and place.ranks % min(place.ranks, place.ranks_per_node):
+    if placement.strategy == "hsdp" and placement.ranks % min(placement.ranks, placement.ranks_per_node):
         raise ConfigError(
-            f"{place.ranks} ranks are not whole nodes of {place.ranks_per_node}",
+            f"{placement.ranks} ranks are not whole nodes of {placement.ranks_per_node}",
             fix="change --ranks or --ranks-per-node",
         )
-    if place.ranks % split:
+    if placement.ranks % split:
         raise ConfigError(
-            f"a split into {place.tensor} x {place.pipeline} does not divide {place.ranks} ranks",
-            fix=f"--ranks {split * max(1, place.ranks // split)}, or smaller --tensor and --pipeline",
+            f"a split into {placement.tensor} x {placement.pipeline} does not divide {placement.ranks} ranks",
+            fix=f"--ranks {split * max(1, placement.ranks // split)}, or smaller --tensor and --pipeline",
         )
-    if place.tensor > 1 and (model.heads % place.tensor or model.kv_heads % place.tensor):
+    if placement.tensor > 1 and (model.heads % placement.tensor or model.kv_heads % placement.tensor):
         raise ConfigError(
-            f"--tensor {place.tensor} does not divide the {model.heads} heads and {model.kv_heads} heads of keys of "
-            f"'{model.path}'",
+            f"--tensor {placement.tensor} does not divide the {model.heads} heads and {model.kv_heads} heads of keys "
+            f"of '{model.path}'",
             fix="choose a common divisor",
         )
-    if place.pipeline > max(1, model.layers):
-        raise ConfigError(f"--pipeline {place.pipeline} is more than the {model.layers} layers", fix="lower it")
+    if placement.pipeline > max(1, model.layers):
+        raise ConfigError(f"--pipeline {placement.pipeline} is more than the {model.layers} layers", fix="lower it")
 
 
-def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
+def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> MemoryPlan:
     """Share out a footprint of one process that holds everything."""
-    check_placement(place, found.model)
-    split = place.tensor * place.pipeline
-    of = shares(place.strategy, place.ranks // split, place.ranks_per_node)
-    model, update = found.model, found.update
-    weights, reference, trained = model.weights / split, found.reference / split, update.trained / split
+    check_placement(placement, footprint.model)
+    split = placement.tensor * placement.pipeline
+    of = shares(placement.strategy, placement.ranks // split, placement.ranks_per_node)
+    model, update = footprint.model, footprint.update
+    weights, reference, trained = model.weights / split, footprint.reference / split, update.trained / split
     critic, moments = update.critic / split, update.parts.get("optimizer", 0) / split
-    root = model.root / place.tensor
+    root = model.root / placement.tensor
     models = {"weights": weights, "reference": reference, "critic": critic}
-    copies = {"sampler copy": found.sampler / split, "rewards": float(found.rewards)}
+    copies = {"sampler copy": footprint.sampler / split, "rewards": float(footprint.rewards)}
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
     if of.keeps_root:
         held["root group"] = root * sum(models.values()) / weights if weights else 0.0
     made = {"stepped copy": trained * of.stepped} if of.stepped else {}
     if of.keeps_root:
-        made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * place.bucket}
-    elif place.strategy == "ddp" and place.ranks > 1:
+        made |= {"gradients": trained * of.gradients, "reduce buffer": 4.0 * placement.bucket}
+    elif placement.strategy == "ddp" and placement.ranks > 1:
         made["gradients"] = trained  # views of the buckets, which stay
     if of.host_gradients:
         made["gradients on the host"] = trained * of.host_gradients
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
-    one_by_one = of.gathers and found.engine is not None and found.engine.from_shards
+    one_by_one = of.gathers and footprint.engine is not None and footprint.engine.from_shards
     gathers = of.gathers and not one_by_one
-    whole = {"gathered units": weights + critic - _stays_whole(found, of, place)} if gathers else {}
+    whole = {"gathered units": weights + critic - _stays_whole(footprint, of, placement)} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
-    engine = found.engine or EngineMemory({})
+    engine = footprint.engine or EngineMemory({})
     away = {"weights_away": of.weights_on_host, "state_away": of.moments_on_host}
     laid = partial(phase_of, {**held, **engine.left}, **away)
     awake = {**held, **engine.parts}
-    in_rollout = _in_rollout(found, split, cloned=not one_by_one)
+    in_rollout = _in_rollout(footprint, split, cloned=not one_by_one)
     moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in in_rollout]
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
-    stages = [laid(without_gradients, each) for each in (*in_update(found, of, place), in_step)]
+    stages = [laid(without_gradients, each) for each in (*in_update(footprint, of, placement), in_step)]
     phases = {
         "load": load_phase(of, models, awake, made, trained, on_cpu=on_cpu, by_parts=model.by_parts),
         "rollout": max(moments_of_rollout, key=lambda phase: phase.total, default=laid(state, {})),
@@ -145,23 +145,23 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if not moments_of_rollout:
         del phases["rollout"]
     beside = {name: replace(phase, host={**phase.host, **engine.host}) for name, phase in phases.items()}
-    return MemoryPlan(place, beside, stages)
+    return MemoryPlan(placement, beside, stages)
 
 
-def _in_rollout(found: Footprint, split: int, *, cloned: bool) -> list[dict[str, float]]:
+def _in_rollout(footprint: Footprint, split: int, *, cloned: bool) -> list[dict[str, float]]:
     """What comes on top while sampling; an engine of its own first gets the policy's weights, maybe ``cloned``."""
-    if found.engine is not None and found.facts is not None:
-        engine = found.engine
-        handed = {SYNC: cloned * found.facts.trained + engine.syncing.get(SYNC, 0)}
+    if footprint.engine is not None and footprint.facts is not None:
+        engine = footprint.engine
+        handed = {SYNC: cloned * footprint.facts.trained + engine.syncing.get(SYNC, 0)}
         return [{**engine.syncing, **handed}, dict(engine.sampling)]
-    if found.sampling is None:
+    if footprint.sampling is None:
         return []
-    return [{name: size / (split if name == "KV cache" else 1) for name, size in found.sampling.parts.items()}]
+    return [{name: size / (split if name == "KV cache" else 1) for name, size in footprint.sampling.parts.items()}]
 
 
-def _stays_whole(found: Footprint, of: Shares, place: Placement) -> float:
+def _stays_whole(footprint: Footprint, of: Shares, placement: Placement) -> float:
     """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
-    return whole_root_bytes(found) / place.tensor if of.keeps_root else 0.0
+    return whole_root_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
@@ -171,18 +171,17 @@ def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
     return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
 
 
-def every_strategy(
-    found: Footprint, ranks: int, ranks_per_node: int, *, on_cpu: bool, bucket: int = BUCKET
-) -> list[MemoryPlan]:
-    """The plan of each strategy on so many ranks; one process where there is one."""
+def every_strategy(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> list[MemoryPlan]:
+    """The plan of each strategy on as many ranks; one process where there is one."""
+    ranks, ranks_per_node, bucket = placement.ranks, placement.ranks_per_node, placement.bucket
     names: list[Name] = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
     if ranks > 1 and ranks % min(ranks, ranks_per_node):
         names.remove("hsdp")
-    return [plan_for(found, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
+    return [plan_for(footprint, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
 
 
 def fewest_ranks(
-    found: Footprint,
+    footprint: Footprint,
     name: Name,
     limit: int,
     ranks_per_node: int,
@@ -196,8 +195,8 @@ def fewest_ranks(
     ranks = 1
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
-        place = Placement(of, ranks, ranks_per_node, bucket=bucket)
-        plan = plan_for(found, place, on_cpu=on_cpu)
+        placement = Placement(of, ranks, ranks_per_node, bucket=bucket)
+        plan = plan_for(footprint, placement, on_cpu=on_cpu)
         if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, on_machine) <= host):
             return ranks
         ranks *= 2
@@ -205,11 +204,11 @@ def fewest_ranks(
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
-    place = plan.placement
+    placement = plan.placement
     return {
-        "strategy": place.strategy,
-        "ranks": place.ranks,
-        "ranks_per_node": place.ranks_per_node,
+        "strategy": placement.strategy,
+        "ranks": placement.ranks,
+        "ranks_per_node": placement.ranks_per_node,
         "peak": plan.peak,
         "peak_phase": plan.peak_phase,
         "host_peak": plan.host_peak,

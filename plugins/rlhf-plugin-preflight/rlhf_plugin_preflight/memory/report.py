@@ -30,7 +30,7 @@ class Report:
     """A plan, whether it fits, and what else could be done."""
 
     algo: str
-    found: Footprint
+    footprint: Footprint
     plan: MemoryPlan
     others: Sequence[MemoryPlan]
     planned_for: Sequence[str]
@@ -55,17 +55,17 @@ class Report:
     @property
     def engine_refusal(self) -> ConfigError | None:
         """Why the rollout engine cannot start with its settings; None where it can."""
-        return None if self.found.engine is None else self.found.engine.refusal
+        return None if self.footprint.engine is None else self.footprint.engine.refusal
 
     @property
     def is_estimate(self) -> bool:
         """Whether the placement is one that this toolkit does not make: its rows are no measurement's."""
-        place = self.plan.placement
-        return place.strategy in self.planned_for or place.tensor * place.pipeline > 1
+        placement = self.plan.placement
+        return placement.strategy in self.planned_for or placement.tensor * placement.pipeline > 1
 
     def as_json(self) -> dict[str, Any]:
-        model, sizes = self.found.model, self.found.sizes
-        advice, engine = self.advice, self.found.engine
+        model, sizes = self.footprint.model, self.footprint.sizes
+        advice, engine = self.advice, self.footprint.engine
         return {
             "algo": self.algo,
             "model": {name: getattr(model, name) for name in type(model).__dataclass_fields__},
@@ -96,7 +96,7 @@ class Report:
 
 def make_report(
     ctx: BuildContext,
-    place: Placement,
+    placement: Placement,
     limit: int | None,
     prompt: int | None = None,
     reply: int | None = None,
@@ -106,22 +106,22 @@ def make_report(
     """Plan a run. ``limit``: bytes of each card, ``host`` of each machine (None: this machine's); ``on_machine``: most
     ranks of a machine (None: 8); ``prompt``, ``reply``: see
     :func:`~rlhf_plugin_preflight.memory.footprint.footprint`."""
-    place = replace(place, bucket=getattr(ctx.config.strategy, "bucket", place.bucket))
-    device, capacity = device_of(ctx.config, place.ranks)
+    placement = replace(placement, bucket=getattr(ctx.config.strategy, "bucket", placement.bucket))
+    device, capacity = device_of(ctx.config, placement.ranks)
     on_cpu = device == "cpu" and limit is None
-    most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
+    most = capacity // (placement.ranks if on_cpu else 1) if limit is None else limit
     if host is None and limit is None:
         host = available_ram()
     beside, on_machine = None if on_cpu else host, on_machine or Placement.ranks_per_node
 
     def check(model: ModelSize) -> None:
-        check_placement(place, model)
+        check_placement(placement, model)
 
     def footprint_of(run: RunConfig) -> Footprint:
         return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, device=limit, check=check)
 
     def planned(of: Footprint) -> MemoryPlan:
-        plan = plan_for(of, place, on_cpu=on_cpu)
+        plan = plan_for(of, placement, on_cpu=on_cpu)
         return plan.in_one_memory if on_cpu else plan
 
     def replan(run: RunConfig) -> MemoryPlan:
@@ -130,39 +130,39 @@ def make_report(
             footprints[key] = footprint_of(run)
         return planned(footprints[key])
 
-    found = footprint_of(ctx.config)
-    footprints = {repr(ctx.config): found}
+    whole = footprint_of(ctx.config)
+    footprints = {repr(ctx.config): whole}
     several: list[Name] = [name for name in STRATEGIES if name != "single"]
     report = Report(
         algo=ctx.config.trainer.name,
-        found=found,
-        plan=planned(found),
-        others=every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu, bucket=place.bucket),
+        footprint=whole,
+        plan=planned(whole),
+        others=every_strategy(whole, placement, on_cpu=on_cpu),
         planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
         limit=most,
         on_cpu=on_cpu,
         fewest={
             name: fewest_ranks(
-                found,
+                whole,
                 name,
                 most,
-                place.ranks_per_node,
+                placement.ranks_per_node,
                 on_cpu=on_cpu,
-                bucket=place.bucket,
+                bucket=placement.bucket,
                 host=beside,
                 on_machine=on_machine,
             )
             for name in several
         },
         advice=None,
-        host_limit=None if beside is None else beside // min(place.ranks, on_machine),
+        host_limit=None if beside is None else beside // min(placement.ranks, on_machine),
     )
     return replace(report, advice=_advice(report, ctx, replan))
 
 
 def _advice(report: Report, ctx: BuildContext, replan: Replan) -> Advice | None:
     """The cheapest settings with which a run fits the card, or main memory where only that is too small."""
-    takes = accepted(ctx, report.found)
+    takes = accepted(ctx, report.footprint)
     if report.plan.peak > report.limit:
         return cheapest(ctx.config, report.limit, replan, takes)
     if report.host_limit is not None and report.plan.host_peak > report.host_limit:

@@ -20,35 +20,35 @@ ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
 """Stages in which the gradients of the layer before lie flat, as they were added over ranks."""
 
 
-def in_update(found: Footprint, of: Shares, place: Placement) -> list[Sizes]:
+def in_update(footprint: Footprint, of: Shares, placement: Placement) -> list[Sizes]:
     """What a rank may hold at most, in each stage; ``found`` is of one process that holds everything."""
-    split, update = place.tensor * place.pipeline, found.update
-    whole_root = whole_root_bytes(found) / place.tensor
+    split, update = placement.tensor * placement.pipeline, footprint.update
+    whole_root = whole_root_bytes(footprint) / placement.tensor
     if of.keeps_root:
-        return [_in_stage_3(found, of, place)]
+        return [_in_stage_3(footprint, of, placement)]
     if of.gathers:
-        return [{**_sharded(found, of, place, name), "root group": whole_root} for name in update.stages]
-    if place.strategy == "ddp" and place.ranks > 1:
-        return [_beside_buckets(found, place, name) for name in update.stages]
+        return [{**_sharded(footprint, of, placement, name), "root group": whole_root} for name in update.stages]
+    if placement.strategy == "ddp" and placement.ranks > 1:
+        return [_beside_buckets(footprint, placement, name) for name in update.stages]
     return [
         {
             "gradients": stage.whole.gradients / split * of.gradients,
-            UNNAMED: activations(stage.whole.activations, place),
-            **_bucket(found, of, place),
+            UNNAMED: activations(stage.whole.activations, placement),
+            **_bucket(footprint, of, placement),
         }
         for stage in update.stages.values()
     ]
 
 
-def whole_root_bytes(found: Footprint) -> float:
+def whole_root_bytes(footprint: Footprint) -> float:
     """Of what is in no decoder layer, the policy's and the critic's."""
-    model = found.model
-    return model.root * (model.weights + found.update.critic) / model.weights if model.weights else 0.0
+    model = footprint.model
+    return model.root * (model.weights + footprint.update.critic) / model.weights if model.weights else 0.0
 
 
-def activations(size: float, place: Placement) -> float:
+def activations(size: float, placement: Placement) -> float:
     """Split over tensor ranks: 24 of 34 bytes of a token's activations (Korthikanti et al. 2022, equation 2)."""
-    return size * (10 + 24 / place.tensor) / 34
+    return size * (10 + 24 / placement.tensor) / 34
 
 
 def passed(update: Update, name: str) -> int:
@@ -58,49 +58,49 @@ def passed(update: Update, name: str) -> int:
     return {**counts, AFTER: update.units, ROOT: update.units}.get(name, 0)
 
 
-def _sharded(found: Footprint, of: Shares, place: Placement, name: str) -> Sizes:
+def _sharded(footprint: Footprint, of: Shares, placement: Placement, name: str) -> Sizes:
     """Under FSDP: gradients of a layer are divided when they are complete, those of the root at the end."""
-    split, update, stage = place.tensor * place.pipeline, found.update, found.update.stages[name]
-    if found.sizes.micro_batches > 1:
+    split, update, stage = placement.tensor * placement.pipeline, footprint.update, footprint.update.stages[name]
+    if footprint.sizes.micro_batches > 1:
         complete = float(update.trained)  # those of the micro-batches before
     else:
         complete = passed(update, name) * update.layer + (update.root if name == ROOT else 0)
     flat = update.layer if name in ON_THEIR_WAY else 0.0
     return {
         "gradients": complete / split * of.gradients,
-        UNNAMED: activations(stage.undivided.activations, place),
-        "gathered units": GATHERED.get(name, 0) * found.model.layer / place.tensor,
+        UNNAMED: activations(stage.undivided.activations, placement),
+        "gathered units": GATHERED.get(name, 0) * footprint.model.layer / placement.tensor,
         "communication": (stage.undivided.gradients + flat) / split,
     }
 
 
-def _beside_buckets(found: Footprint, place: Placement, name: str) -> Sizes:
+def _beside_buckets(footprint: Footprint, placement: Placement, name: str) -> Sizes:
     """Under DDP gradients are views of the buckets; with several micro-batches the earlier ones lie beside them."""
-    split, update = place.tensor * place.pipeline, found.update
-    beside = update.trained - passed(update, name) * update.layer if found.sizes.micro_batches > 1 else 0.0
-    alone = activations(update.stages[name].activations, place)
+    split, update = placement.tensor * placement.pipeline, footprint.update
+    beside = update.trained - passed(update, name) * update.layer if footprint.sizes.micro_batches > 1 else 0.0
+    alone = activations(update.stages[name].activations, placement)
     return {"gradients": update.trained / split, UNNAMED: alone, "communication": beside / split}
 
 
-def _bucket(found: Footprint, of: Shares, place: Placement) -> Sizes:
+def _bucket(footprint: Footprint, of: Shares, placement: Placement) -> Sizes:
     """Of ZeRO 1 and 2: a buffer of stage 2 has its full size at once; stage 1 joins what there is."""
-    if not of.stepped or place.ranks == 1:
+    if not of.stepped or placement.ranks == 1:
         return {}
-    whole, trained = 4.0 * place.bucket, found.update.trained / (place.tensor * place.pipeline)
+    whole, trained = 4.0 * placement.bucket, footprint.update.trained / (placement.tensor * placement.pipeline)
     return {"communication": whole if of.gradients < 1 else min(trained, whole)}
 
 
-def _in_stage_3(found: Footprint, of: Shares, place: Placement) -> Sizes:
+def _in_stage_3(footprint: Footprint, of: Shares, placement: Placement) -> Sizes:
     """Gradients have a buffer that stays. Those of the root are whole to the end; later so are two layers', when at
     least one layer's activations are gone. Adapters have no gradients of the root."""
-    model, layer = found.model, found.model.layer / place.tensor
+    model, layer = footprint.model, footprint.model.layer / placement.tensor
     of_trained = model.trained / model.parameters if model.parameters else 0.0
-    at_first = whole_root_bytes(found) / place.tensor if of_trained == 1 else 0.0
-    whole = found.update.parts.get(UNNAMED, 0)
+    at_first = whole_root_bytes(footprint) / placement.tensor if of_trained == 1 else 0.0
+    whole = footprint.update.parts.get(UNNAMED, 0)
     later = at_first + 2.0 * layer * of_trained - whole / max(1, model.layers)
     return {
-        "gradients": found.update.trained / (place.tensor * place.pipeline) * of.gradients,
-        UNNAMED: activations(whole, place),
+        "gradients": footprint.update.trained / (placement.tensor * placement.pipeline) * of.gradients,
+        UNNAMED: activations(whole, placement),
         "gathered units": 2.0 * layer,
         "communication": max(at_first, later),
     }

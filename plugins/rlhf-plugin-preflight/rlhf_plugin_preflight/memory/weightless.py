@@ -31,11 +31,11 @@ def describe(config: ModelConfig) -> Described:
     from transformers import AutoConfig
 
     if is_shape(config.path):
-        return Described(shape_config(config.path), Source(place=config.path))
+        return Described(shape_config(config.path), Source(path=config.path))
     folder = Path(config.path).expanduser()
     source = Source(str(folder)) if (folder / "config.json").is_file() else resolve_model(config.path)
     try:
-        return Described(AutoConfig.from_pretrained(source.place, **load_options(config, source)), source)
+        return Described(AutoConfig.from_pretrained(source.path, **load_options(config, source)), source)
     except Exception as error:  # a configuration can be wrong in as many ways as there are architectures
         raise explain_failure(error, config, source, "model") from error
 

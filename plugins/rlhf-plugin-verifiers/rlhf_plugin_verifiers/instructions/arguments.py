@@ -49,8 +49,8 @@ def _is_list(value: Any) -> bool:
 def _languages() -> frozenset[str]:
     """The codes that the detector knows."""
     spec = find_spec("langdetect")
-    places = spec.submodule_search_locations if spec else None
-    return frozenset(p.name for place in places or () for p in Path(place, "profiles").iterdir())
+    folders = spec.submodule_search_locations if spec else None
+    return frozenset(p.name for folder in folders or () for p in Path(folder, "profiles").iterdir())
 
 
 _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {

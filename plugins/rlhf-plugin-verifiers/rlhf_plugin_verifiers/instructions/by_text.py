@@ -54,7 +54,7 @@ def letters(word: str) -> str:
 
 def spoken(text: str) -> list[list[str]]:
     """The words of each sentence that has any, in lower case."""
-    return [found for s in sentences(text) if (found := words(s.lower()))]
+    return [spoken_words for s in sentences(text) if (spoken_words := words(s.lower()))]
 
 
 def nth_sentence(text: str, number: float) -> str:
@@ -100,11 +100,11 @@ def postscript(text: str, *, postscript_marker: str) -> bool:
     paragraphs = re.split(r"\n\s*\n", text.strip().lower())
     while len(paragraphs) > 1 and "p.p" not in postscript_marker.lower() and re.match(r"\W*p\.\s?p\.", paragraphs[-1]):
         paragraphs.pop()
-    found = re.search(rf"(?<![\w.]){marker}", paragraphs[-1])
-    if found is None:
+    match = re.search(rf"(?<![\w.]){marker}", paragraphs[-1])
+    if match is None:
         return False
-    before = [*paragraphs[:-1], paragraphs[-1][: found.start()]]
-    return any(map(words, before)) and bool(words(paragraphs[-1][found.end() :]))
+    before = [*paragraphs[:-1], paragraphs[-1][: match.start()]]
+    return any(map(words, before)) and bool(words(paragraphs[-1][match.end() :]))
 
 
 def multiple_sections(text: str, *, section_spliter: str, num_sections: int) -> bool:
@@ -189,8 +189,8 @@ def prime_lengths(text: str) -> bool:
 
 
 def words_position(text: str, *, keyword: str) -> bool:
-    found = words(text.lower())
-    return len(found) > 2 and found[1] == found[-2] == keyword.strip().lower()
+    all_words = words(text.lower())
+    return len(all_words) > 2 and all_words[1] == all_words[-2] == keyword.strip().lower()
 
 
 def quote_unquote(text: str) -> bool:

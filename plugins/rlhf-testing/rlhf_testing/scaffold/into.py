@@ -84,15 +84,15 @@ def add_everything(
 ) -> tuple[str, list[str]]:
     """The changed pyproject.toml, and what is left to do by hand."""
     groups: Mapping[str, Mapping[str, str]] = tomllib.loads(entry_points)["project"]["entry-points"]
-    place = next((p for p in PLACES if get(data, p[:-1]) is not None), None)
-    if place is None or "entry-points" in (get(data, ("project", "dynamic")) or ()):
-        why = "it has no [project] table" if place is None else "entry-points are dynamic: another file lists them"
+    table = next((p for p in PLACES if get(data, p[:-1]) is not None), None)
+    if table is None or "entry-points" in (get(data, ("project", "dynamic")) or ()):
+        why = "it has no [project] table" if table is None else "entry-points are dynamic: another file lists them"
         raise UserError(f"entry points cannot be added to '{file}'", why=why, fix=f"add there:\n{entry_points}")
     for group, rows in groups.items():
         for name, value in rows.items():
-            if name in (get(data, (*place, group)) or {}):
+            if name in (get(data, (*table, group)) or {}):
                 raise UserError(f"'{file}' has a {group} '{name}' already", fix="choose another name")
-            added = add_key(text, (*place, group), name, value)
+            added = add_key(text, (*table, group), name, value)
             if added is None:
                 why = "its entry points are written in one line"
                 raise UserError(f"entry points cannot be added to '{file}'", why=why, fix=f"add there:\n{entry_points}")
@@ -142,9 +142,9 @@ def find_package(folder: Path, data: Mapping[str, Any]) -> Path:
     packages = named[:1] or [d for d in folders if (d / "__init__.py").is_file() and d.name not in NO_PACKAGES]
     if len(packages) == 1:
         return packages[0]
-    found = ", ".join(d.name for d in packages)
+    names = ", ".join(d.name for d in packages)
     raise UserError(
         f"'{folder}' has {'several packages' if packages else 'no package'}",
-        why=f"there are {found}" if packages else "no folder with an __init__.py, in src or on top",
+        why=f"there are {names}" if packages else "no folder with an __init__.py, in src or on top",
         fix=f"name the distribution like one of them, or make {wanted or 'a_package'}/__init__.py",
     )

@@ -117,7 +117,7 @@ def fill(names: Names, kind: str, folder: Path) -> Path:
     values = substitutions(names, kind)
     for part in ("common", kind):
         for source in files(templates() / part):
-            target = folder / place(source.name.removesuffix(ENDING), names)
+            target = folder / target_path(source.name.removesuffix(ENDING), names)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(Template(source.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")
     return folder
@@ -144,7 +144,7 @@ def files(folder: Traversable) -> Iterator[Traversable]:
     return (f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(ENDING))
 
 
-def place(file: str, names: Names) -> str:
+def target_path(file: str, names: Names) -> str:
     """Where a file goes: tests under ``tests/``, modules in the package, the rest on top."""
     if file.startswith("test_"):
         return f"tests/{file.replace('component', names.component)}"

@@ -15,7 +15,7 @@ TOKEN = "token"
 PREFIX = "rlhf-vllm-"
 
 
-class Place(NamedTuple):
+class SyncFolder(NamedTuple):
     """Folders of one rank."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Place(NamedTuple):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_place(sync_dir: Path | None, strategy: Any = None, *, shared: bool = False) -> Place:
+def make_sync_folder(sync_dir: Path | None, strategy: Any = None, *, shared: bool = False) -> SyncFolder:
     """The folders of this rank; all ranks call it."""
     if strategy is None or strategy.world_size == 1:
         return _made(sync_dir, secrets.token_hex(4), 0, shared)
@@ -63,7 +63,7 @@ def make_place(sync_dir: Path | None, strategy: Any = None, *, shared: bool = Fa
     return first if rank == 0 else first._replace(rank=rank, own=Path(tempfile.mkdtemp(prefix=PREFIX)))
 
 
-def _made(sync_dir: Path | None, token: str, rank: int, shared: bool) -> Place:
+def _made(sync_dir: Path | None, token: str, rank: int, shared: bool) -> SyncFolder:
     name = f"rlhf-{token}-{rank}" if rank else f"rlhf-{token}"
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)) if sync_dir is None else sync_dir / name
     try:
@@ -71,7 +71,7 @@ def _made(sync_dir: Path | None, token: str, rank: int, shared: bool) -> Place:
         (folder / TOKEN).write_text(token)
     except OSError as error:
         raise _not_made(sync_dir, str(error)) from error
-    return Place(folder, folder, token, rank, shared)
+    return SyncFolder(folder, folder, token, rank, shared)
 
 
 def _not_made(sync_dir: Path | None, why: str) -> ConfigError:

@@ -21,11 +21,11 @@ log = logging.getLogger("rlhf")
 @dataclass(frozen=True)
 class _Entry:
     ids: tuple[int, ...]
-    kept: KeysValues
+    keys_values: KeysValues
     size: int
 
 
-class KeptTurns:
+class TurnCache:
     """What of each episode has been read already, by counts of bytes alone. What does not fit is not stored, and
     nothing is dropped: episodes come round in turns, and the oldest would be the next."""
 
@@ -58,7 +58,7 @@ class KeptTurns:
 
     def take(self, name: Hashable, count: int) -> KeysValues:
         """Keys and values of an episode's first ``count`` tokens, which are then no longer kept."""
-        keys_values = self._entries[name].kept
+        keys_values = self._entries[name].keys_values
         self.drop(name)
         return [(k[:, :count], v[:, :count]) for k, v in keys_values]
 
