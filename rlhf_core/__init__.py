@@ -6,9 +6,9 @@ import stands in a module for each topic: :mod:`rlhf_core.losses`, :mod:`rlhf_co
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rlhf_core._surface import surface
 from rlhf_core._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -18,12 +18,4 @@ if TYPE_CHECKING:
     from rlhf_core.python_api.run import load_run as load_run
     from rlhf_core.python_api.train import train as train
 
-__all__ = ["evaluate", "generate", "load_run", "score", "train"]
-
-_HOMES = {"train": "train", "load_run": "run", "generate": "inference", "score": "inference", "evaluate": "inference"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rlhf_core' has no attribute '{name}'")
-    return getattr(import_module(f"rlhf_core.python_api.{_HOMES[name]}"), name)
+__getattr__, __dir__ = surface(__name__)

@@ -84,7 +84,7 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
     registry = Registry(disabled=())
     cls = registry.load(kind, name)
     if kind == "reward" and "workers" in cls.model_fields:
-        options = {"workers": 1, **options}  # tests/verifiers has more
+        options = {"workers": 1, **options}  # the tests of rlhf-plugin-verifiers have more
     return cls.model_validate({"name": cls.model_fields["name"].default, **options}, context={"registry": registry})
 
 

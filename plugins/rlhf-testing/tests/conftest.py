@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-FIXTURES = str(Path(__file__).parents[1] / "fixtures" / "broken")
+FIXTURES = str(Path(__file__).parent / "fixtures" / "broken")
 if FIXTURES not in sys.path:
     sys.path.append(FIXTURES)

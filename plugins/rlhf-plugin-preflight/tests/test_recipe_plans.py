@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 README = (CONFIGS / "README.md").read_text()
 PLANS = [
     (file.name, line.removeprefix("#   rlhf "))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
 def test_the_plan_of_sft_in_bfloat16_is_what_it_holds() -> None:
     """In a process of its own, which forks."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.memory.precisions"],
+        [sys.executable, str(Path(__file__).with_name("precisions.py"))],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -14,7 +14,8 @@ from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyModule, To
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.messages import Segment
 from rlhf_core.types.rollouts import FinishReason, Rollout
-from tests.episodes.cuts import REDUCTIONS, cut, episodes, policy, rows
+
+from .cuts import REDUCTIONS, cut, episodes, policy, rows
 
 
 def check(table: list[dict[str, Any]]) -> None:

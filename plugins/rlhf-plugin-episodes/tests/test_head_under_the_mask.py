@@ -10,7 +10,8 @@ import torch
 from rlhf_core.training import forward
 from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, completion_logprobs
 from rlhf_core.training.rollout_batch import head_masks, prompts_and_completions
-from tests.episodes.cuts import cut, episodes, policy
+
+from .cuts import cut, episodes, policy
 
 
 @pytest.fixture
