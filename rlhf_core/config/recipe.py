@@ -21,7 +21,7 @@ class Setting(NamedTuple):
 
 
 def label(data: Any, origin: str) -> Any:
-    """The same mapping with a :class:`Setting` in the place of every value that is no mapping."""
+    """The same mapping with a :class:`Setting` in the place of every value that is not a mapping."""
     if isinstance(data, Mapping):
         return {key: label(value, origin) for key, value in data.items()}
     return Setting(data, origin)

@@ -191,7 +191,7 @@ class RowReader:
 
 
 def _inside(row: Row, name: str) -> Any:
-    """A column's value; a name with dots that is no column leads into columns that hold mappings."""
+    """A column's value; a name with dots that is not a column leads into columns that hold mappings."""
     if name in row or "." not in name:
         return row.get(name)
     value: Any = row

@@ -88,7 +88,7 @@ def _tool(row: Any, where: str) -> Tool:
 
 
 def schema(value: Any) -> Any:
-    """A schema with JSON schema's names of types; ``any`` is no type at all."""
+    """A schema with JSON schema's names of types; ``any`` is left out."""
     if isinstance(value, Mapping):
         row = {key: schema(item) for key, item in value.items()}
         kind = value.get("type")
@@ -101,7 +101,7 @@ def schema(value: Any) -> Any:
 
 
 def schema_error(parameters: Any) -> str:
-    """Why parameters are no JSON schema of an object; "" if they are."""
+    """Why parameters are not a JSON schema of an object; "" if they are."""
     if not isinstance(parameters, Mapping):
         return f"got {str(parameters)[:80]}"
     if parameters.get("type", "object") != "object":
@@ -110,8 +110,8 @@ def schema_error(parameters: Any) -> str:
         return _schema_error(json.dumps(parameters, default=repr))
     except RecursionError:
         return "it is nested too deeply"
-    except (TypeError, ValueError) as error:  # a key that is no text, or a value that holds itself
-        return f"it is no JSON: {error}"
+    except (TypeError, ValueError) as error:  # a key that is not text, or a value that holds itself
+        return f"it is not valid JSON: {error}"
 
 
 @functools.lru_cache(maxsize=1024)  # rows share their tools, and a check takes milliseconds

@@ -36,7 +36,7 @@ def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: flo
         if rank == 0:
             peers.say_done(work, said)
     if rank != 0 and (error := _awaited(work, what, rank, peers, timeout_s)):
-        raise OtherRankFailed(f"rank 0 failed, alone at work ({what}): {error}")
+        raise OtherRankFailed(f"rank 0 failed while the other ranks waited for it ({what}): {error}")
 
 
 def _awaited(work: int, what: str, rank: int, peers: RankMonitor, timeout_s: float) -> str:

@@ -24,7 +24,7 @@ from rlhf_core.types.errors import DeadlineExceeded
 log = logging.getLogger("rlhf.ranks")
 BEAT_S = 2.0
 SILENT_S = 4 * BEAT_S
-"""A rank that said nothing for so long has stopped, for it speaks from a thread of its own."""
+"""A rank that has sent no heartbeat for this long has stopped: heartbeats come from a separate thread."""
 WARN_S = 60.0
 """A silent rank is logged after this long, whether somebody waits for it or not."""
 STORE_S = 10.0

@@ -44,7 +44,7 @@ def computes_in_bfloat16(module: torch.nn.Module) -> bool:
 def slow_bfloat16(settings: Mapping[str, Any]) -> str:
     """A warning where a run asks for bfloat16 of a processor that multiplies it element by element; else ""."""
     asking = list(_asking_for_bfloat16(settings))
-    # absent where torch was built without oneDNN, which is no reason to warn
+    # absent where torch was built without oneDNN, which needs no warning
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     if not asking or torch.accelerator.is_available() or supported():
         return ""

@@ -97,8 +97,8 @@ class ComponentConfig(Config):
     """``module:name`` of a class or function that makes the component. It is called with the configuration,
     ``GSPOLoss(config)``; with ``(config, ctx)`` if its second parameter is required or called ``ctx``; with nothing if
     it takes nothing and there are no settings. ``module:Class.from_config`` names a class method. Where something is
-    to be decided, define :meth:`build` instead. Of a base class's ``build`` and a subclass's ``component`` the nearer
-    counts.
+    to be decided, define :meth:`build` instead. If a base class defines ``build`` and a
+    subclass sets ``component``, the subclass's is used, and the other way round.
 
     A class that also has fields made with ``component("judge")`` gives that annotation a name outside the class."""
 
@@ -223,8 +223,8 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
 
 
 def arguments(target: Callable[..., Any], config: ComponentConfig, ctx: Any) -> tuple[Any, ...]:
-    """What a component is made of: nothing where it takes and has no settings; the context where the second parameter
-    is required or is called ``ctx``.
+    """Arguments of a component's constructor: none if it takes none and there are no settings; config and context if
+    its second parameter is required or is called ``ctx``; otherwise the config.
     """
     try:
         parameters = list(inspect.signature(target).parameters.values())

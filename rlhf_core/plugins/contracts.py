@@ -28,7 +28,7 @@ from rlhf_core.types.rollouts import (
 )
 
 UNORDERED = (str, bytes, Set, Mapping)
-"""What can be iterated over, but is no list with one value per sample."""
+"""What can be iterated over, but is not a list with one value per sample."""
 OnEnded = Callable[[int], None]
 """Called with how many more completions have ended."""
 

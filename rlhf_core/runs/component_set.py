@@ -100,7 +100,7 @@ class ComponentSet:
         return built
 
     def attach(self, label: str, component: Any) -> None:
-        """Close something that is no component together with them."""
+        """Close something else together with the components."""
         self._entries.append(BuiltComponent("", label, label, component))
 
     def of(self, component: Any) -> BuiltComponent:

@@ -202,7 +202,7 @@ Event = tuple[str, tuple[Any, ...]]
 Emit = Callable[..., None]
 """Takes an event: its name, then its values."""
 RECORDS = ("count", "trace")
-"""Events that are no hooks."""
+"""Events that are not hooks."""
 
 
 def emit(session: RunSession, step: int, name: str, *values: Any) -> None:

@@ -85,7 +85,7 @@ GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 """The same for the gradient: norm of the difference over its norm."""
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 """Where a policy is certain, the gradient of its logprobs is what large terms leave that cancel, and their rounding
-stays: a difference of this share of their norm is no finding. Measured: 3.5e-7 in float32."""
+stays: a difference of this share of their norm is not reported. Measured: 3.5e-7 in float32."""
 
 
 @dataclass(frozen=True, slots=True)

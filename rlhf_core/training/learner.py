@@ -39,7 +39,7 @@ class Learner:
         loss: unreduced.
         total_updates: for the learning-rate schedule.
         critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
-        critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
+        critic: part of the module outside the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
         micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
         optimizer: None makes it here, which a strategy that has to make it while sharding refuses (:meth:`preparing`).

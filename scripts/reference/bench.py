@@ -15,7 +15,7 @@ MOST = 6
 INTRO = """# Recorded measurements
 
 `make bench` measures the first table again; the command of a row makes its record. A record names commit, machine and
-versions. Most ran on two CPU cores; seconds of a busy machine say little. Rows of the last table are
+versions. Most ran on two CPU cores; times on a busy machine are unreliable. Rows of the last table are
 studies, whose records are of an older layout.
 """
 PROCESSOR = """

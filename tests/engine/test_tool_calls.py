@@ -216,5 +216,5 @@ def test_parameters_that_no_json_can_say_are_refused() -> None:
     inside_itself: dict[str, Any] = {"type": "object"}
     inside_itself["properties"] = inside_itself
     for parameters in (inside_itself, {("type",): "object"}):
-        assert schema_error(parameters).startswith("it is no JSON"), parameters
+        assert schema_error(parameters).startswith("it is not valid JSON"), parameters
     assert schema_error({"type": "object", "properties": {}}) == ""

@@ -87,7 +87,7 @@ class Zero3(Zero):
 
     @contextlib.contextmanager
     def gathered(self, module: torch.nn.Module) -> Generator[None, None, None]:
-        """Every layer whole until the end, whatever is called and how often."""
+        """Gather every layer, and keep it gathered until the context ends."""
         hooks: LayerHooks | None = module.__dict__.get("_rlhf_zero3")
         if hooks is None:
             yield

@@ -75,12 +75,12 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
     if config.stage == 3 and isinstance(trainer, OnlineTrainerConfig) and trainer.kl.sync_every:
         raise ConfigError(
             "strategy deepspeed with stage 3 and trainer.kl.sync_every",
-            why="the reference would have to be copied part by part, which is not there",
+            why="copying the reference shard by shard is not implemented",
             fix="--set strategy.stage=2, --set strategy=fsdp, or leave out trainer.kl.sync_every",
         )
     if config.stage == 3 and isinstance(trainer, OnlineTrainerConfig) and trainer.batches_ahead and run.model.lora:
         raise ConfigError(
             "strategy deepspeed with stage 3, model.lora and rollouts ahead",
-            why="what samples meanwhile shares the weights under the adapters, which are divided in place",
+            why="the sampling copy shares the base weights, and stage 3 shards them in place",
             fix="--set strategy.stage=2, or --set trainer.rollouts.max_staleness=0",
         )

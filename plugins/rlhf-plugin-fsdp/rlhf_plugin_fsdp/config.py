@@ -79,6 +79,6 @@ def check_run(run: Any) -> None:
     if run.model.dtype != "float32" and trainer.name in NETS and full:
         raise ConfigError(
             f"strategy fsdp with model.dtype={run.model.dtype} and {trainer.name}, all weights",
-            why="its head is float32, and lies in one unit with the embedding: FSDP2 divides a unit of one type only",
+            why="its float32 head is in one FSDP unit with the embedding, and FSDP2 needs one dtype per unit",
             fix="--set model.dtype=float32, --set trainer.train_trunk=lora, or --set strategy=ddp",
         )

@@ -74,7 +74,7 @@ class Fsdp(OnRanks):
 
     @contextlib.contextmanager
     def gathered(self, module: torch.nn.Module) -> Generator[None, None, None]:
-        """Every unit whole until the end, whatever is called and how often."""
+        """Gather every layer, and keep it gathered until the context ends."""
         initialise(module)
         units = _units(module)
         layers = [unit for unit in units if unit is not module]

@@ -123,7 +123,7 @@ class TurnConfig(ComponentConfig):
             name = getattr(reward, "name", reward)
             raise ConfigError(
                 f"advantage 'turn' would count the turns' scores twice: reward '{name}' adds them inside",
-                why="what reward 'environment' adds is taken off only where it is the run's reward itself",
+                why="turn scores are subtracted only if 'environment' is the run's own reward, not a part of another",
                 fix="set turn_weight: 0 in the reward 'environment' that is inside, or --set advantage.turn_weight=0",
             )
         if self.turn_weight and getattr(ctx.config.trainer, "dynamic_sampling", None) is not None:

@@ -236,7 +236,7 @@ def wait_for(folder: Path, limit_s: float) -> None:
     while not trained(folder):
         if time.monotonic() - since > limit_s:
             raise RlhfError(
-                f"this process does not see, after {limit_s:.0f} s, the reward ensemble that rank 0 sees",
+                f"the ensemble that rank 0 saved did not appear in this process's cache within {limit_s:.0f} s",
                 where=str(folder),
                 why="the cache is not one folder for all processes, or its file system shows what is new late",
                 fix="set RLHF_CACHE to a folder that all machines share; raise reward.stall_timeout_s",

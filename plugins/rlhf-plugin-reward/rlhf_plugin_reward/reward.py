@@ -123,7 +123,7 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
     if isinstance(strategy, ShardedForward) and len(rows) > MOST_CACHED:
         raise DatasetError(
             f"a frozen trunk keeps features of {MOST_CACHED} conversations, and there are {len(rows)}",
-            why="for the others each rank would call the trunk, whose weights are divided, by itself",
+            why="for more, each rank would have to run the sharded trunk alone, which is not possible",
             fix="--set strategy=ddp, --set trainer.train_trunk=lora, or fewer examples (dataset.limit)",
         )
     rows = rows[:MOST_CACHED]

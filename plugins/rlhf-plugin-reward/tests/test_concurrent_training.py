@@ -104,7 +104,7 @@ def test_an_ensemble_may_appear_late(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_that_does_not_see_the_ensemble_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RlhfError, match=r"does not see, after 0 s, the reward ensemble[\s\S]*RLHF_CACHE"):
+    with pytest.raises(RlhfError, match=r"did not appear in this process's cache within 0 s[\s\S]*RLHF_CACHE"):
         wait_for(tmp_path / "abc", 0.2)
 
 

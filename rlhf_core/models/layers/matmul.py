@@ -42,7 +42,7 @@ def use_matmul_backend(kind: Products) -> bool:
             raise RuntimeError("its products differ from torch's")
         _installed.append(_install())
     except (RuntimeError, AttributeError, TypeError) as error:
-        log.warning("float32 products stay with torch, oneDNN does not serve here: %s", error)
+        log.warning("oneDNN cannot be used on this machine, so torch multiplies float32 matrices: %s", error)
     return bool(_installed)
 
 

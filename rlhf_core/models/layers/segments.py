@@ -301,7 +301,7 @@ def repeatable_gradients(device: torch.device) -> Generator[None, None, None]:
         if "deterministic implementation" not in str(error):
             raise
         raise ConfigError(
-            "deterministic=true cannot hold: a gradient of the model or the loss does not repeat on CUDA",
+            "deterministic=true is not possible: an operation of model or loss has no deterministic gradient on CUDA",
             why=str(error).splitlines()[0],
             fix="--set deterministic=false, or replace the operation",
         ) from error
