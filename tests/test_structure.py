@@ -71,6 +71,19 @@ def test_imports_for_type_checking_make_no_circle(tmp_path: Path) -> None:
     assert out.stdout.count("->") == 2
 
 
+def test_the_core_has_at_most_two_circles_of_imports_for_typing(tmp_path: Path) -> None:
+    core = tmp_path / "rlhf_core"
+    core.mkdir()
+    for number in range(3):
+        assert run("cycles", root=tmp_path).returncode == 0
+        text = f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_core.y{number} import B\n"
+        (core / f"x{number}.py").write_text(text)
+        (core / f"y{number}.py").write_text(f"from rlhf_core.x{number} import A\n")
+    out = run("cycles", root=tmp_path)
+    assert out.returncode == 1
+    assert "a circle of imports for typing: rlhf_core.x2, rlhf_core.y2" in out.stdout
+
+
 def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "a" / "rlhf_plugin_a"
     folder.mkdir(parents=True)

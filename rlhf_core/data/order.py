@@ -15,9 +15,6 @@ import numpy as np
 from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.rollouts import Prompt
 
-LATER = ("media", "tools", "turn", "chosen_turn", "rejected_turn")
-"""Fields of rows that are hashed where they hold something, so that earlier runs keep their hash."""
-
 
 def neediest(share: Mapping[str, float], taken: Mapping[str, int]) -> str:
     """The source that is furthest behind its share of everything taken so far."""
@@ -90,8 +87,7 @@ def fingerprint(rows: Iterable[Any]) -> str:
     """Hash of everything that prompts, pairs or demonstrations hold, texts included, in order (16 hex digits)."""
     digest = hashlib.sha256()
     for row in rows:
-        columns = {name: value for name, value in asdict(row).items() if value or name not in LATER}
-        digest.update(json.dumps(columns, sort_keys=True, default=str).encode() + b"\n")
+        digest.update(json.dumps(asdict(row), sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 

@@ -91,8 +91,7 @@ def measure(
     module, path = importlib.import_module(f"{package}.{name}"), folder / f"{name}.json"
     used = {key: value for key, value in (settings or {}).items() if key not in PLACES}
     wanted, record = cases_of(module, settings or {}), json.loads(path.read_text()) if path.is_file() else {}
-    by_default = {"machine": record["machine"]} if "machine" in record else {}  # of all cases, in older records
-    cases = {case: {**by_default, **row} for case, row in record.get("cases", {}).items() if case in wanted or used}
+    cases = {case: row for case, row in record.get("cases", {}).items() if case in wanted or used}
     broken: list[str] = []
     for case, work in wanted.items():
         if only not in case:

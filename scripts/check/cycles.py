@@ -1,36 +1,50 @@
 """No import circle between the modules of a package: of the core, of a plugin, of eval.
 
-Imports inside functions count, since they only hide a circle; those under ``if TYPE_CHECKING`` do not.
+Imports inside functions count, since they only hide a circle. With those under ``if TYPE_CHECKING`` the core has at
+most two.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import networkx
 
 from scripts.check.files import is_test, parse, python_files
 from scripts.check.imports import find_projects
 
 Graph = Mapping[str, frozenset[str]]
 """Module -> modules of the same package that it imports."""
+Nodes = Callable[[ast.AST], Iterable[ast.AST]]
+MOST_TYPED = 2
+"""Circles of the core once imports for typing count."""
 
 
 def check(root: Path) -> list[str]:
     """Return a circle of each package that has one."""
     folders = (root, *(project.folder for project in find_projects(root)))
-    return [" -> ".join(cycle) for folder in folders if (cycle := circle(import_graph(folder, root)))]
+    problems = [" -> ".join(cycle) for folder in folders if (cycle := circle(import_graph(folder, root)))]
+    imports = import_graph(root, root, ast.walk)
+    typed = networkx.DiGraph([(module, other) for module, others in imports.items() for other in others])
+    tied = [sorted(modules) for modules in networkx.strongly_connected_components(typed) if len(modules) > 1]
+    extra = [f"a circle of imports for typing: {', '.join(modules)}" for modules in sorted(tied)[MOST_TYPED:]]
+    return problems + extra
 
 
-def import_graph(folder: Path, root: Path) -> dict[str, frozenset[str]]:
-    """Imports between the modules of the packages right below ``folder`` (of the root, only the core)."""
+def import_graph(folder: Path, root: Path, nodes: Nodes | None = None) -> dict[str, frozenset[str]]:
+    """Imports between the modules of the packages right below ``folder`` (of the root, only the core), of those that
+    run or of all ``nodes`` of a file.
+    """
     files = {
         module_name(file.relative_to(folder)): file
         for file in python_files(root)
         if folder in file.parents and belongs(file.relative_to(folder), top=folder == root)
     }
-    return {module: frozenset(targets(parse(file), module, files)) for module, file in files.items()}
+    chosen = nodes or running
+    return {module: frozenset(targets(chosen(parse(file)), module, files)) for module, file in files.items()}
 
 
 def belongs(path: Path, *, top: bool) -> bool:
@@ -46,9 +60,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def targets(tree: ast.AST, module: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    """Modules among ``modules`` that a file imports when it runs."""
-    for node in running(tree):
+def targets(nodes: Iterable[ast.AST], module: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    """Modules among ``modules`` that a file's nodes import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom):

@@ -68,7 +68,7 @@ def said(values: Mapping[str, Any]) -> str:
     """Example: ``a 3.81 · b 4.24``; of many, ``0.02 to 0.61 (42)``"""
     if len(values) > MOST:
         return f"{short(min(values.values()))} to {short(max(values.values()))} ({len(values)})"
-    return " · ".join(f"{key} {short(value)}".strip() for key, value in values.items())
+    return ", ".join(f"{key} {short(value)}".strip() for key, value in values.items())
 
 
 def short(value: Any) -> str:
