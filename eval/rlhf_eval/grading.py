@@ -94,7 +94,7 @@ def category(score: Score) -> str:
     }[form, right]
 
 
-def stated_answer(detail: str) -> str | None:
+def final_answer(detail: str) -> str | None:
     """The answer that a verifier reads (``stated '18'`` in ``Score.detail``), for majority votes; else None."""
     if not detail.startswith("stated "):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.config import RlhfError
-from rlhf_eval.grading import stated_answer
+from rlhf_eval.grading import final_answer
 from rlhf_eval.statistics import Interval, best_at_k, majority_at_k, mean_interval, pass_at_k
 from rlhf_eval.styles import FOLLOW_UPS
 
@@ -73,7 +73,7 @@ def report(
         figures["modes"] = {mode: _mode(list(groups.values()), mode) for mode in MODES}
     if samples > 1:
         figures["best_at"] = _best_curves(groups, selectors or {}, samples)
-        if any(stated_answer(r["detail"]) is not None for r in judged_rows):
+        if any(final_answer(r["detail"]) is not None for r in judged_rows):
             figures["majority_at"] = curve(groups, _majority, samples)
     return figures
 
@@ -204,7 +204,7 @@ def _best(group: Sequence[Row], scores: Sequence[float | None], k: int) -> float
 
 
 def _majority(group: Sequence[Row], k: int) -> float:
-    return majority_at_k([right(r) for r in group], [stated_answer(r["detail"]) for r in group], k)
+    return majority_at_k([right(r) for r in group], [final_answer(r["detail"]) for r in group], k)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ from rlhf_core.models import ModelConfig, model_paths, weights_digest
 from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample
 from rlhf_core.rollouts import FinishReason, Turn, TurnStatus
 from rlhf_eval.store import ResultFolder
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -143,7 +143,7 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _question(row: Row) -> str:
     sample = _sample(row)
     response = sample.completion if sample.call is None else message_text(sample.call)
-    blocks = delimited(("response", response), conversation=sample.before)
+    blocks = fence_untrusted(("response", response), conversation=sample.before)
     return f"{blocks}\n\nMark from 0 to 10:"
 
 

@@ -9,7 +9,7 @@ import pytest
 from rlhf_core.cli import open_registry
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_eval.compare import compare
-from rlhf_eval.grading import category, modes_of, stated_answer
+from rlhf_eval.grading import category, final_answer, modes_of
 from rlhf_eval.report import report, warnings
 from rlhf_eval.store import Stored
 
@@ -26,7 +26,7 @@ def test_categories_modes_and_stated_answers() -> None:
         "strict": "strict",
         "lenient": "lenient",
     }
-    assert [stated_answer(d) for d in ("stated '1/2'", "stated 18", "no answer found")] == ["1/2", "18", None]
+    assert [final_answer(d) for d in ("stated '1/2'", "stated 18", "no answer found")] == ["1/2", "18", None]
 
 
 def test_a_missing_verdict_counts_neither_way_and_is_told() -> None:

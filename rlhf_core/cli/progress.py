@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
     from rlhf_core.plugins.hooks import HookBus
     from rlhf_core.plugins.registry import Registry
-    from rlhf_core.runs.launch.launched import Leader
+    from rlhf_core.runs.launch.launched import RankZeroLauncher
 
 SHOWN = (
     ("reward/mean", "reward"),
@@ -155,7 +155,7 @@ def launch_shown(
     *,
     resume: bool,
     quiet: bool,
-    rank_0: Leader | None = None,
+    rank_0: RankZeroLauncher | None = None,
 ) -> tuple[Path, Mapping[str, Any]]:
     """Run a plan and show its steps; the run's folder and summary are returned."""
     from rlhf_core.runs.launch.run import launch

@@ -51,14 +51,14 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         PluginError: no such reward.
     """
     from rlhf_core.config.load import parse_settings
-    from rlhf_core.models.paths import model_place
+    from rlhf_core.models.paths import model_folder
     from rlhf_core.types.errors import ConfigError
 
     if (folder is None) == (name is None):
         raise ConfigError("say which reward: either --model or --reward", fix="--model FOLDER, or --reward NAME")
     options: dict[str, Any] = parse_settings(settings)
     if folder is not None:
-        folder = model_place(folder)
+        folder = model_folder(folder)
         name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
         options["path"] = folder
     cls = registry.load("reward", str(name))

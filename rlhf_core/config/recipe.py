@@ -94,9 +94,9 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     Settings for a component that the user replaces by another are left out.
     """
     owner = registry.find("trainer", algorithm).distribution
-    named = near_components(registry, owner, getattr(trainer, "companions", {}))
+    named = resolve_names(registry, owner, getattr(trainer, "companions", {}))
     companions = {
-        **label(near_components(registry, CORE, BASE_COMPANIONS), "companion of every algorithm"),
+        **label(resolve_names(registry, CORE, BASE_COMPANIONS), "companion of every algorithm"),
         **label(named, f"companion of algorithm {algorithm}"),
         **_of_environment(registry, trainer, user),
     }
@@ -111,7 +111,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     finetuned, name = origin_model is not None, origin_model or path
     for key in (f"{name}+{reward}", name):
         origin = f"recipe of algorithm {algorithm} for {key}" + (f", which {path} was made of" if finetuned else "")
-        settings = label(near_components(registry, owner, recipes.get(key, {})), origin)
+        settings = label(resolve_names(registry, owner, recipes.get(key, {})), origin)
         recipe = fill(recipe, _left_open(settings, user) if finetuned else settings)
     return recipe
 
@@ -131,7 +131,7 @@ def _of_environment(registry: Registry, trainer: Any, user: Mapping[str, Any]) -
     if "trainer" in more:
         more["trainer"] = {key: value for key, value in more["trainer"].items() if key in trainer.model_fields}
     owner = registry.find("environment", str(name)).distribution
-    companions = {**near_components(registry, CORE, settings), **near_components(registry, owner, more)}
+    companions = {**resolve_names(registry, CORE, settings), **resolve_names(registry, owner, more)}
     return label(companions, f"companion of environment {name}")
 
 
@@ -173,7 +173,7 @@ def _loss_recipe(
     if chosen.consumes != getattr(trainer, "feeds", None):
         return {}
     owner = registry.find("loss", str(name)).distribution
-    settings = near_components(registry, owner, chosen.recipe)
+    settings = resolve_names(registry, owner, chosen.recipe)
     return label(settings, f"recipe of loss {chosen.model_fields['name'].default}")
 
 
@@ -199,10 +199,10 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
     except UserError:
         return {}
     owner = registry.find("dataset", str(options.get("name"))).distribution
-    return near_components(registry, owner, chosen.recipe_of(options)) if hasattr(chosen, "recipe_of") else {}
+    return resolve_names(registry, owner, chosen.recipe_of(options)) if hasattr(chosen, "recipe_of") else {}
 
 
-def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_names(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a component of ``owner`` brings along, names as :meth:`Registry.near` has them."""
     return {key: _near(registry, owner, key, value) for key, value in settings.items()}
 
@@ -216,7 +216,7 @@ def _near(registry: Registry, owner: str, key: str, value: Any) -> Any:
     if isinstance(value, str):
         return registry.near(kind, value, owner) if kind else value
     if isinstance(value, Mapping):
-        settings = near_components(registry, owner, value)
+        settings = resolve_names(registry, owner, value)
         name = settings.get("name")
         return {**settings, "name": registry.near(kind, name, owner)} if kind and isinstance(name, str) else settings
     if isinstance(value, list | tuple):

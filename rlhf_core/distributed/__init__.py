@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
+    from rlhf_core.distributed.group import DelegatingCollectives as DelegatingCollectives
     from rlhf_core.distributed.group import LocalStrategy as LocalStrategy
-    from rlhf_core.distributed.group import OnRanks as OnRanks
     from rlhf_core.distributed.whole_weights import decoder_layers as decoder_layers
     from rlhf_core.plugins.strategy_protocols import NormPart as NormPart
     from rlhf_core.plugins.strategy_protocols import OptimizerPlan as OptimizerPlan

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, KwargsHandler
 
-from rlhf_core.distributed.alone import rank_0_alone
+from rlhf_core.distributed.alone import await_rank_zero
 from rlhf_core.distributed.group import LocalStrategy, RankGroup
 from rlhf_core.distributed.peers import RankMonitor
 from rlhf_core.plugins.strategy_protocols import Collectives
@@ -96,7 +96,7 @@ class AcceleratedStrategy(LocalStrategy):
 
     def alone(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Rank 0 works; the others wait for it at the end, however long it takes."""
-        return rank_0_alone(what, self.rank, self.peers, self.timeout_s)
+        return await_rank_zero(what, self.rank, self.peers, self.timeout_s)
 
     def new_group(self, timeout_s: float) -> Collectives:
         """Collectives of the same ranks for a second thread; all ranks call it together."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 
 from rlhf_core.distributed.peers import RankMonitor, lost
-from rlhf_core.plugins.strategy_protocols import Collectives, LoneWork
+from rlhf_core.plugins.strategy_protocols import Collectives, RankZeroSections
 from rlhf_core.types.errors import OtherRankFailed
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
@@ -16,11 +16,11 @@ FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
 
 def alone(strategy: Collectives, what: str) -> contextlib.AbstractContextManager[None]:
     """Context of what rank 0 does while the others wait; all ranks enter it, and collectives may be inside."""
-    return strategy.alone(what) if isinstance(strategy, LoneWork) else contextlib.nullcontext()
+    return strategy.alone(what) if isinstance(strategy, RankZeroSections) else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
+def await_rank_zero(what: str, rank: int, peers: RankMonitor | None, timeout_s: float) -> Generator[None, None, None]:
     """:func:`alone`, over the launcher's store."""
     if peers is None:
         yield
@@ -32,9 +32,9 @@ def rank_0_alone(what: str, rank: int, peers: RankMonitor | None, timeout_s: flo
         said = f"{type(error).__name__}: {error}"
         raise
     finally:
-        work = peers.leave_lone_work()
+        work = peers.leave_section()
         if rank == 0:
-            peers.say_done(work, said)
+            peers.report_done(work, said)
     if rank != 0 and (error := _awaited(work, what, rank, peers, timeout_s)):
         raise OtherRankFailed(f"rank 0 failed while the other ranks waited for it ({what}): {error}")
 

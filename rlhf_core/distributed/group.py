@@ -129,7 +129,7 @@ def all_to_all_objects(
     return [outgoing[rank] if sender == rank else pickle.loads(part) for sender, part in enumerate(parts)]
 
 
-class OnRanks(GroupCollectives):
+class DelegatingCollectives(GroupCollectives):
     """Exchanges between ranks, with their deadlines and messages, are those of ``ddp`` (``ranks``)."""
 
     sharded = True

@@ -73,7 +73,7 @@ class RankMonitor:
 
     def __init__(self, store: Any, rank: int, world_size: int, number: int = 0) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
-        self._lone_works, self._alone = 0, f"rlhf/alone/{ATTEMPT}/{number}"
+        self._sections, self._alone = 0, f"rlhf/alone/{ATTEMPT}/{number}"
         began = time.monotonic()
         self.heard = {
             other: Heartbeat(0, "not heard of yet", 0.0, began) for other in range(world_size) if other != rank
@@ -103,12 +103,12 @@ class RankMonitor:
         cls.joined += 1
         return cls(store, rank, world_size, cls.joined)
 
-    def leave_lone_work(self) -> int:
+    def leave_section(self) -> int:
         """Count a work of rank 0 alone that this rank leaves; all ranks leave them in the same order."""
-        self._lone_works += 1
-        return self._lone_works
+        self._sections += 1
+        return self._sections
 
-    def say_done(self, work: int, error: str) -> None:
+    def report_done(self, work: int, error: str) -> None:
         """Say that rank 0 has left a work; nothing where the store is gone, since nobody is there to read it."""
         with contextlib.suppress(RuntimeError):
             self.store.set(self._alone, f"{work} {error}")

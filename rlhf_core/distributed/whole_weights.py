@@ -115,7 +115,7 @@ WORK = "using the whole weights"
 """What rank 0 does alone, for messages."""
 
 
-def use_whole_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[Weights], object]) -> None:
+def gather_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[Weights], object]) -> None:
     """Let rank 0 use the whole weights of a prepared module, or of a part of it; all ranks call it, and ``use``, called
     on rank 0 alone, calls no collective operation. With a ``TensorGathering`` strategy a weight is gathered when it is
     looked up; with any other all are gathered before.
@@ -161,12 +161,12 @@ class GatheredWeights(WeightsOnDemand):
         self._ranks, self._strategy, self._state = ranks, strategy, state
         self._apart = False
         """Whether an exchange broke off, so that nobody knows where the other ranks are."""
-        self._lone_work = contextlib.ExitStack()
+        self._section = contextlib.ExitStack()
 
     def __getitem__(self, name: str) -> torch.Tensor:
         value = self._state[name]
         self._apart = True
-        self._lone_work.close()
+        self._section.close()
         self._ranks.gather_objects(name)
         whole = self._strategy.whole_tensor(value)
         self._apart = False
@@ -184,7 +184,7 @@ class GatheredWeights(WeightsOnDemand):
         return name in self._state  # without gathering it
 
     def _work_alone(self) -> None:
-        self._lone_work.enter_context(alone(self._ranks, WORK))
+        self._section.enter_context(alone(self._ranks, WORK))
 
     def __enter__(self) -> GatheredWeights:
         self._work_alone()
@@ -193,7 +193,7 @@ class GatheredWeights(WeightsOnDemand):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Let the other ranks go on, or fail too; after a look-up that raised they wait until this rank ends."""
         if not self._apart:
-            self._lone_work.close()
+            self._section.close()
             self._ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
 
     def like(self, name: str) -> torch.Tensor:

@@ -53,8 +53,8 @@ def packed_last(trunk: torch.nn.Module, ids_B: Ids) -> torch.Tensor:
     # the packed row leaves out the last token of each completion, so one that nobody reads is put there
     rests = [(*ids[n:], 0) for ids, n in zip(ids_B, shared_B)]
     row = packing.pack([ids[:n] for ids, n in zip(ids_B, shared_B)], rests, share=True)
-    ends = [row.predicting[stop - 1] for stop in accumulate(len(rest) for rest in rests)]
-    return packing.row_hidden(trunk, replace(row, predicting=ends))
+    ends = [row.target_positions[stop - 1] for stop in accumulate(len(rest) for rest in rests)]
+    return packing.row_hidden(trunk, replace(row, target_positions=ends))
 
 
 def common_beginnings(ids_B: Ids) -> list[int]:
@@ -117,7 +117,7 @@ def _packing_agrees(trunk: torch.nn.Module) -> bool:
         base.set_attn_implementation(packing.NAME)
         whole = packing.pack([()] * len(rows), [(*row, 0) for row in rows], share=False)
         # every token, for in a trunk that looks both ways the last one may hardly differ
-        apart = packing.row_hidden(trunk, replace(whole, predicting=list(range(len(whole.ids)))))
+        apart = packing.row_hidden(trunk, replace(whole, target_positions=list(range(len(whole.ids)))))
         agrees = agree(apart, every_N, trunk) and agree(packed_last(trunk, rows), want, trunk)
     except (TypeError, ValueError, RuntimeError, KeyError, AttributeError, IndexError) as error:
         log.info("packing is off for %s: %s", type(base).__name__, error)

@@ -19,13 +19,13 @@ FORMS = (
 """What a model may be given as, for messages."""
 
 
-def model_place(path: str) -> str:
+def model_folder(path: str) -> str:
     """The folder of the model that ``path`` names (``runs/sft/final`` for ``runs/sft`` and ``sft``); a path that names
     one itself, a file or a hub id stays as it is.
     """
     folder = Path(path).expanduser()
     if not folder.exists() and _is_name(path) and is_run(ROOT / path):
-        return model_place(str(ROOT / path))
+        return model_folder(str(ROOT / path))
     if is_run(folder) and (folder / "final").is_dir():
         return str(Path(path) / "final")
     if folder.name.startswith("step-") and (folder / "model").is_dir() and not (folder / "config.json").exists():
@@ -33,8 +33,8 @@ def model_place(path: str) -> str:
     return path
 
 
-ModelPath = Annotated[str, AfterValidator(model_place)]
-"""The type of a setting that names a model: what :func:`model_place` makes of it."""
+ModelPath = Annotated[str, AfterValidator(model_folder)]
+"""The type of a setting that names a model: what :func:`model_folder` makes of it."""
 
 
 def is_run(folder: Path) -> bool:
@@ -53,7 +53,7 @@ def planned_model(folder: Path) -> Mapping[str, Any]:
 
 def planned_format(path: str, setting: str = "prompt_format") -> str:
     """How the run that a model comes from wrote prompts, or read calls (``tool_format``); ``auto`` for other models."""
-    folder = Path(model_place(path))
+    folder = Path(model_folder(path))
     return str(planned_model(folder).get(setting, "auto")) if folder.expanduser().is_dir() else "auto"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import base_model, take_apart
+from rlhf_core.models.layers.trunk_and_head import base_model, split_lm_head
 
 Precision = Literal["fp32", "bf16"]
 
@@ -20,7 +20,7 @@ def set_precision(model: Any, precision: Precision) -> None:
     """Let the model's trunk compute in this precision from now on; a deep copy does too."""
     if precision == "fp32":
         return
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     owner = base_model(model) if parts is None else parts.trunk
 
     @functools.wraps(type(owner).forward)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
-from rlhf_core.models.tensor_files import ComputedWeights, can_write, entries, on_demand, write_model_files
+from rlhf_core.models.tensor_files import ComputedWeights, can_write, entries, is_lazy, write_model_files
 from rlhf_core.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A peft model's weights, of which peft writes its adapters'; where a look-up gathers, those alone."""
-    return {name: weights[name] for name in weights if "lora_" in name or not on_demand(weights)}
+    return {name: weights[name] for name in weights if "lora_" in name or not is_lazy(weights)}
 
 
 def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
     """Write a transformers model as its ``save_pretrained`` does."""
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
-    tensors = entries(weights, [name for name in weights if name not in left_out]) if on_demand(weights) else []
+    tensors = entries(weights, [name for name in weights if name not in left_out]) if is_lazy(weights) else []
     if not tensors or not can_write(tensors) or is_converted(model):
         state = dict(weights)
         for name, source in tied.items():
@@ -163,9 +163,9 @@ def load_weights(model: Any, folder: Path) -> None:
 
         set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
         return
-    from rlhf_core.models.slices import has_no_weights, remember, stored_in, weight_files
+    from rlhf_core.models.slices import has_meta_weights, remember, stored_in, weight_files
 
-    if has_no_weights(model):
+    if has_meta_weights(model):
         _check_fit(folder, remember(model, stored_in(weight_files(folder))), [])
         return
     state: dict[str, Any] = {}

@@ -49,7 +49,7 @@ class Stored:
 ReadElements = Callable[[int, int], torch.Tensor]
 
 
-def has_no_weights(module: torch.nn.Module) -> bool:
+def has_meta_weights(module: torch.nn.Module) -> bool:
     """Whether parameters of a module are still to be read."""
     return any(p.is_meta for p in module.parameters())
 
@@ -102,7 +102,7 @@ def load_named(module: torch.nn.Module, file: Path) -> None:
     """Give parameters a file's values by name, bit for bit; those without memory learn where theirs lie."""
     from safetensors.torch import load_file
 
-    if has_no_weights(module):
+    if has_meta_weights(module):
         remember(module, stored_in([file]))
     else:
         module.load_state_dict(load_file(str(file)), strict=False)
@@ -154,7 +154,7 @@ def read_elements(
 
 @torch.no_grad()
 def _replace(module: torch.nn.Module, make: Callable[[torch.nn.Parameter, Stored], torch.nn.Parameter]) -> None:
-    if not has_no_weights(module):
+    if not has_meta_weights(module):
         return
     new: dict[int, torch.nn.Parameter] = {}
     values: dict[int, Stored] = {}
@@ -195,7 +195,7 @@ def build_without_weights(config: Any, model_class: Any, folder: Path, options: 
     from accelerate import init_empty_weights
     from transformers import AutoConfig, DynamicCache, GenerationConfig
 
-    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only, take_apart
+    from rlhf_core.models.layers.trunk_and_head import keys_and_values_only, split_lm_head
     from rlhf_core.models.random_state import preserved_rng
 
     described: Any = AutoConfig.from_pretrained(str(folder), **options)
@@ -212,7 +212,7 @@ def build_without_weights(config: Any, model_class: Any, folder: Path, options: 
     if is_converted(model):
         return None
     missing = remember(model, stored_in(weight_files(folder)))
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     if parts is None or not keys_and_values_only(DynamicCache(config=parts.trunk.config)):
         return None  # such a model is tried with its weights before the engine is built
     if missing:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rlhf_core.data.manifest import MANIFEST, truncation
 from rlhf_core.models.modality import embedded_model
-from rlhf_core.models.paths import is_run, model_place, no_final_model, nothing_there, planned_model
+from rlhf_core.models.paths import is_run, model_folder, no_final_model, nothing_there, planned_model
 from rlhf_core.types.errors import ModelError
 
 
@@ -56,7 +56,7 @@ def resolve_model(path: str) -> Source:
     Raises:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.
     """
-    path = model_place(path)
+    path = model_folder(path)
     folder = Path(path).expanduser()
     if path == "pocket" or not folder.exists():
         embedded = embedded_model(path)
@@ -167,7 +167,7 @@ def weights_digest(path: str) -> str:
     """Hash of every file of a local model, an ensemble's members and trunk included, so that other weights under the
     same name are noticed; "" for a hub id or ``pocket``.
     """
-    root = Path(model_place(path)).expanduser()
+    root = Path(model_folder(path)).expanduser()
     files = sorted(f for f in root.rglob("*") if f.is_file()) if root.is_dir() else [root] if root.is_file() else []
     digest = hashlib.sha256()
     for file in files:

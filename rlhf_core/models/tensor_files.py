@@ -34,7 +34,7 @@ class ComputedWeights(Mapping[str, torch.Tensor]):
     @classmethod
     def of(cls, weights: Weights, stored: Mapping[str, str], value: Callable[[str, str], torch.Tensor]) -> Self:
         """Weights each of which has the shape and the type of one that is there."""
-        shapes = {name: like(weights, key) for name, key in stored.items()} if on_demand(weights) else None
+        shapes = {name: like(weights, key) for name, key in stored.items()} if is_lazy(weights) else None
         return cls({name: partial(value, name, key) for name, key in stored.items()}, shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -50,7 +50,7 @@ class ComputedWeights(Mapping[str, torch.Tensor]):
         return name in self._values
 
 
-def on_demand(weights: Weights) -> bool:
+def is_lazy(weights: Weights) -> bool:
     """Whether a weight is gathered when it is looked up, so that looking up all of them would hold the model whole."""
     return isinstance(weights, WeightsOnDemand) or (isinstance(weights, ComputedWeights) and weights.shapes is not None)
 

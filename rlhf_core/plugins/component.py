@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rlhf_core.plugins.component_calls import Late
+from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.plugins.entry_points import distribution_of
 from rlhf_core.plugins.validation import explain_invalid
 from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
@@ -211,7 +211,7 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
         target: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
             target = getattr(target, attribute)
-    except (RlhfError, KeyboardInterrupt, Late):
+    except (RlhfError, KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:
         raise _broken(cls, f"{type(error).__name__}: {error}", "install what is missing, or correct the string") from (
@@ -261,7 +261,7 @@ class VerifierConfig(ComponentConfig):
         return None
 
     @property
-    def asked_form(self) -> tuple[str, ...]:
+    def format_markers(self) -> tuple[str, ...]:
         """Strings that no completion brings unless its prompt asks for them, such as ``<answer>``, and without which
         every verdict is 0. A run whose prompts do not hold them is refused.
         """

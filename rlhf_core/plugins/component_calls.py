@@ -80,7 +80,7 @@ owns_process = False
 """Set by `rlhf` and by ranks. In somebody else's process, such as a notebook, the hang is only logged."""
 
 
-class Late(BaseException):
+class StageTimeout(BaseException):
     """Raised wherever the main thread is; no component's ``except Exception`` takes it for its own."""
 
     def __init__(self, stage: _Stage, stack: str) -> None:
@@ -134,7 +134,7 @@ class Watchdog:
         self._arm()
         try:
             yield
-        except Late as late:
+        except StageTimeout as late:
             if late.stage is stage:
                 raise self._error(stage, late.stack) from late
             raise
@@ -158,7 +158,7 @@ class Watchdog:
             self._arm()
             return
         late.raised = True
-        raise Late(late, _stack(frame))
+        raise StageTimeout(late, _stack(frame))
 
     def _watch(self, over: threading.Event) -> None:
         main = threading.main_thread().ident

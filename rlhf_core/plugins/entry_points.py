@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core._version import __version__
-from rlhf_core.plugins.component_calls import Late
+from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.types.errors import ConfigError, PluginError, UserError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def foreign_code(
     """
     try:
         yield
-    except (KeyboardInterrupt, Late):
+    except (KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:
         raise refusal(f"{what}: {type(error).__name__}: {error}", where=where, fix=fix) from error

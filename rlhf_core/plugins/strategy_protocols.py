@@ -227,7 +227,7 @@ class GroupFactory(Protocol):
 
 
 @runtime_checkable
-class LoneWork(Protocol):
+class RankZeroSections(Protocol):
     """Optional for a strategy: rank 0 works for longer than a collective may take (benchmarks, writing a model).
     Without it the others wait for rank 0 in the next collective, and its deadline holds.
     """

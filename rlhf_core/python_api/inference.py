@@ -119,10 +119,10 @@ def score(
 
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
     from rlhf_core.cli.scoring import chosen_reward
-    from rlhf_core.models.paths import model_place
+    from rlhf_core.models.paths import model_folder
     from rlhf_core.python_api.config import config_of
 
-    folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()
+    folder = reward.model_path if isinstance(reward, Run) else Path(model_folder(str(reward))).expanduser()
     if isinstance(reward, str | Path) and not folder.is_dir():
         return registry.config("reward", str(reward), settings)
     _refuse_settings(settings, "reward")

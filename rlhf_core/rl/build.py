@@ -12,7 +12,7 @@ import torch
 
 from rlhf_core.distributed.group import RankZero, engine_on_every_rank, new_group, sampling_on_every_rank
 from rlhf_core.models.layers.trunk_and_head import base_model
-from rlhf_core.models.slices import has_no_weights, read_weights
+from rlhf_core.models.slices import has_meta_weights, read_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
@@ -146,7 +146,7 @@ class PartsBuilder:
         weights = PolicyWeights(inputs.policy, critic, inputs.reference if config.kl.sync_every else None)
         if checkpoint is not None:
             weights.load(checkpoint)
-        if sampler is not None and has_no_weights(sampler.model):
+        if sampler is not None and has_meta_weights(sampler.model):
             read_weights(sampler.model, strategy.device)
             sampler.model.to(strategy.device)  # adapters and buffers, which have values
         learner = self._learner(trained, critic)
@@ -195,7 +195,7 @@ class PartsBuilder:
         """The learner of the module as the strategy has prepared it; a model that has weights only now is probed."""
         module, strategy, config = trained.module, self.strategy, self.config
         rate = None if trained.critic is None else trained.critic.learning_rate
-        loaded_later = has_no_weights(self.model)
+        loaded_later = has_meta_weights(self.model)
         prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, critic, rate)
         if loaded_later and isinstance(module, PolicyModule) and self.online is not None:
             required = self.online.packing == "on"

@@ -14,7 +14,7 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.slices import has_no_weights
+from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
@@ -56,7 +56,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     encode = formatter.encode_prompt
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
-    later = has_no_weights(policy.model)
+    later = has_meta_weights(policy.model)
     if not later:
         policy.model.to(device)
     set_precision(policy.model, precision_of(ctx.config))

@@ -15,7 +15,7 @@ from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import RankZero
-from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.strategy_protocols import Strategy
@@ -176,7 +176,7 @@ class CheckpointManager(CheckpointStore):
         """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
 
         ``write_model`` and those of further models (``beside``) get full weights on rank 0, gathered before, or each
-        when it is looked up (:func:`rlhf_core.distributed.whole_weights.use_whole_weights`). ``rank_state`` is kept for
+        when it is looked up (:func:`rlhf_core.distributed.whole_weights.gather_weights`). ``rank_state`` is kept for
         each rank, in ``state["ranks"]``; ``state`` too with a sharded strategy.
         """
         this_rank = {
@@ -192,9 +192,9 @@ class CheckpointManager(CheckpointStore):
                 divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
                 if self.strategy.sharded:
                     self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
-                use_whole_weights(self.strategy, model, _writing(write_model, folder, "model"))
+                gather_weights(self.strategy, model, _writing(write_model, folder, "model"))
                 for part, write in beside:
-                    use_whole_weights(self.strategy, part, _writing(write, folder))
+                    gather_weights(self.strategy, part, _writing(write, folder))
                 if folder is not None:
                     shared = {} if self.strategy.sharded else state
                     facts = {
@@ -233,7 +233,7 @@ class CheckpointManager(CheckpointStore):
         """Let rank 0 write ``final/`` from the weights of all ranks; it appears only once it is whole."""
         staging = whole_folder(self.dir.final) if self.strategy.rank == 0 else contextlib.nullcontext()
         with alone(self.strategy, "writing the final model"), staging as folder:
-            use_whole_weights(self.strategy, model, _writing(write, folder))
+            gather_weights(self.strategy, model, _writing(write, folder))
         self.strategy.barrier("rank 0 writing the final model")
 
 

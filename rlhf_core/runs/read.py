@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 
 
 @contextlib.contextmanager
-def held_by_this_process(folder: Path) -> Generator[None, None, None]:
+def locked_run_dir(folder: Path) -> Generator[None, None, None]:
     """Hold the lock of a run's folder; without effect where the file system has none."""
     try:
         import fcntl

@@ -25,13 +25,13 @@ from rlhf_core.models.layers.trunk_and_head import (
     base_model,
     check_length,
     checkpointing,
+    grid_index,
     has_linear_head,
     on_device,
     padded_hidden,
     padded_logits,
     probe_ids,
     quiet,
-    row_places,
     trunk_and_head,
     trunk_called_once,
 )
@@ -220,7 +220,7 @@ def completion_logprobs(
     device, sizes, wanted = next(model.parameters()).device, [len(c) for c in completions], _wanted(completions, masks)
     mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
     targets_N = on_device([t for c in completions for t in c], device)
-    positions = row_places(sizes, device)
+    positions = grid_index(sizes, device)
     wanted_N = None if wanted is None else on_device(wanted, device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None

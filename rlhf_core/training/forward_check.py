@@ -15,7 +15,7 @@ from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.layers.chunked_head import selected_logprobs
 from rlhf_core.models.layers.segments import repeatable_gradients
-from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits, take_apart
+from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits, split_lm_head
 from rlhf_core.models.load import check_causal
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import ForwardOptions, allowed, completion_logprobs, structure
@@ -42,7 +42,7 @@ def try_transformer(strategy: Strategy, prepared: torch.nn.Module, path: str) ->
     def tried(module: Any) -> None:
         model = outermost_transformer(module)
         check_causal(model, path)
-        if take_apart(model) is None:
+        if split_lm_head(model) is None:
             can_pack(model)
         else:
             structure(model)

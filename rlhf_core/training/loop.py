@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlhf_core.config.run import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
-from rlhf_core.models.slices import has_no_weights
+from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Stateful
@@ -202,7 +202,7 @@ def load_trained_policy(ctx: BuildContext) -> LoadedModel:
     """
     device = ctx.strategy.device
     policy = load_policy(ctx.config.model, weights=not isinstance(ctx.strategy, ShardedLoading))
-    if not has_no_weights(policy.model):
+    if not has_meta_weights(policy.model):
         policy.model.to(device)
     set_precision(policy.model, precision_of(ctx.config))
     return policy

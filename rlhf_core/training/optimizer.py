@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.models.slices import has_no_weights
+from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.strategy_protocols import OptimizerGroup, OptimizerPlan, RunOptimizer, Strategy
 from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.forward_check import try_transformer
@@ -42,7 +42,7 @@ def prepare_to_learn(
     path: str = "",
 ) -> tuple[torch.nn.Module, RunOptimizer]:
     """Let the strategy prepare a module and make its optimizer; ``path`` names one that gets its weights only now."""
-    untried = path and has_no_weights(module)
+    untried = path and has_meta_weights(module)
     prepared, optimizer = prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
     if untried:
         try_transformer(strategy, prepared, path)

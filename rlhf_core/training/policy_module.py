@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import Ids, on_device, pad_values, row_places, to_device_async
+from rlhf_core.models.layers.trunk_and_head import Ids, grid_index, on_device, pad_values, to_device_async
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.slices import has_no_weights
+from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.contracts import contract_error
 from rlhf_core.plugins.strategy_protocols import ShardedForward, Strategy
 from rlhf_core.training.forward import (
@@ -203,7 +203,7 @@ class ReferencePolicy:
         self.reference, self.policy, self.trained, self.strategy = reference, policy, trained, strategy
         self.sync_every = sync_every
         self._sharded = isinstance(strategy, ShardedForward)
-        if self._sharded and not reference.adapter and not has_no_weights(reference.model):
+        if self._sharded and not reference.adapter and not has_meta_weights(reference.model):
             structure(reference.model)  # tries a few forwards on the model, while it is whole
         module = trained if reference.adapter else PolicyModule(reference.model)
         self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)
@@ -237,7 +237,7 @@ def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> Co
         return out
     device, sizes = out.mask_BT.device, [len(i.completion_ids) for i in samples]
     mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
-    positions = row_places([len(c) for c in prompts_and_completions(samples)[1]], device)
+    positions = grid_index([len(c) for c in prompts_and_completions(samples)[1]], device)
 
     def grid(values_PT: torch.Tensor) -> torch.Tensor:
         return pad_values(values_PT[positions], sizes)

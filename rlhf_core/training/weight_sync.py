@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from rlhf_core.distributed.group import engine_on_every_rank
-from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.plugins.component import ComponentConfig, import_component
 from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
@@ -103,7 +103,7 @@ class WeightSync:
     def _write(self, version: int, strategy: Strategy) -> Written:
         if self._written is None or self._written[0] != version:
             records: list[Any] = []
-            use_whole_weights(
+            gather_weights(
                 strategy, self.policy, lambda weights: records.append(self.engine.write_weights(version, weights))
             )
             record = strategy.gather_objects(records[0] if records else None)[0]

@@ -98,13 +98,13 @@ def import_everything() -> None:
 
     from rlhf_core.models.config import ModelConfig
     from rlhf_plugin_preflight.memory.unknown import without_values
-    from rlhf_plugin_preflight.memory.weightless import weightless_model
+    from rlhf_plugin_preflight.memory.weightless import meta_model
 
     torch.set_num_threads(1)  # a process that has begun to use threads cannot be forked
     for name in IMPORTED:
         importlib.import_module(name)
     with without_values():
-        weightless_model(ModelConfig(path="pocket"))
+        meta_model(ModelConfig(path="pocket"))
 
 
 def plan_and_measure(

@@ -19,7 +19,7 @@ from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_plugin_agents.stand_in import oracle
 from rlhf_plugin_agents.suites.config import AgentBenchMini
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price
 from rlhf_plugin_judge.stand_in import Service, StandIn, by_question
@@ -76,7 +76,7 @@ def verdicts(folder: Path, count: int) -> dict[str, Any]:
 
 
 def expected(row: Mapping[str, Any]) -> float:
-    text = delimited(("conversation", row["prompt"]), ("response", row["completion"]))
+    text = fence_untrusted(("conversation", row["prompt"]), ("response", row["completion"]))
     return float(json.loads(by_question({"messages": [{"content": text}]}))["grade"])
 
 

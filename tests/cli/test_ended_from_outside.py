@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
-from rlhf_core.runs.read import StoredRun, held_by_this_process
+from rlhf_core.runs.read import StoredRun, locked_run_dir
 from rlhf_core.types.errors import RunDirError
 from tests.waiting import wait_for
 
@@ -48,7 +48,7 @@ def test_sigterm_saves_and_writes_a_page_and_kill_9_shows_as_interrupted(tmp_pat
 
     process = begun((*WORDS, *settings), 1)
     assert StoredRun.is_live(run) is True
-    with pytest.raises(RunDirError, match="being trained by another process"), held_by_this_process(run):
+    with pytest.raises(RunDirError, match="being trained by another process"), locked_run_dir(run):
         pass
     process.terminate()
     said = process.communicate(timeout=60)[1]

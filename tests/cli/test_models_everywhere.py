@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.paths import model_place, planned_format
+from rlhf_core.models.paths import model_folder, planned_format
 from rlhf_core.models.sources import weights_digest
 
 Rlhf = Callable[..., Any]
@@ -79,17 +79,17 @@ def test_no_model_is_one_error(there: Rlhf, name: str) -> None:
 
 def test_what_a_path_stands_for(tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = finished_run / "checkpoints" / "step-000003"
-    assert model_place(str(finished_run)) == model_place(str(finished_run / "final")) == str(finished_run / "final")
-    assert model_place(str(step)) == model_place(str(step / "model")) == str(step / "model")
+    assert model_folder(str(finished_run)) == model_folder(str(finished_run / "final")) == str(finished_run / "final")
+    assert model_folder(str(step)) == model_folder(str(step / "model")) == str(step / "model")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(finished_run)
-    assert model_place("mine") == "runs/mine/final"
+    assert model_folder("mine") == "runs/mine/final"
     assert weights_digest("mine") == weights_digest(str(finished_run / "final")) == weights_digest(str(step)) != ""
     for other in ("pocket", "org/name", "gpt2", "x.gguf", "./nowhere"):
-        assert model_place(other) == other
+        assert model_folder(other) == other
     (tmp_path / "mine").mkdir()
-    assert model_place("mine") == "mine", "a folder of that name comes first"
+    assert model_folder("mine") == "mine", "a folder of that name comes first"
 
 
 def test_a_checkpoint_is_a_policy(rlhf: Rlhf, finished_run: Path) -> None:

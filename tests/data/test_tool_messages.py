@@ -19,7 +19,7 @@ from rlhf_core.types.errors import DatasetError
 from rlhf_core.types.messages import Demonstration, Message, ToolCall, calls_of, message_text, tool_name
 from rlhf_core.types.rollouts import Prompt, Sample
 from rlhf_plugin_episodes.cli import to_row
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_verifiers.workers import sample_from_json, sample_to_json
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -35,7 +35,7 @@ def test_a_turn_of_calls_alone_is_read_as_text_by_everything_that_reads_content(
     assert message_text({**CALLING, "content": "I add."}).startswith("I add.\n<tool_call>")
     assert message_text({"role": "assistant", "content": None}) == ""
     assert Prompt("a", (ASKED, CALLING)).text == message_text(CALLING)
-    assert '"name": "add"' in delimited(("response", "x"), conversation=[ASKED, CALLING, RESULT])
+    assert '"name": "add"' in fence_untrusted(("response", "x"), conversation=[ASKED, CALLING, RESULT])
     asked = [content_key([ASKED, {**CALLING, "tool_calls": calls}]) for calls in ([], [CALL.as_json()])]
     assert asked[0] != asked[1]
 

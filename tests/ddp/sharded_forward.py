@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "acme_sharded"))
 from acme_sharded import Sharded
 
 from rlhf_core.distributed.group import LocalStrategy, RankZero
-from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.trunk_and_head import trunk_and_head
 from rlhf_core.models.load import load_policy
@@ -143,7 +143,7 @@ def numbers(strategy: Any, critic_kind: str, samples: Sequence[TrainingSample]) 
     found["pairs"], found["inner"] = [np.array(pairs)], [np.array(inner)]
     with tempfile.TemporaryDirectory() as folder:  # whole weights of the synced reference, which rank 0 writes
         for part, write in made["weights"].beside:
-            use_whole_weights(strategy, part, partial(write, Path(folder)))
+            gather_weights(strategy, part, partial(write, Path(folder)))
         if strategy.rank == 0:
             saved = load_file(str(Path(folder) / FILE))
             found["saved"] = [saved[k].double().numpy() for k in sorted(saved)]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
@@ -98,7 +98,7 @@ def exported(strategy: Fsdp, place: Path) -> dict[str, int]:
             whole.parent.mkdir()
             case.write(whole, None)
         strategy.prepare(case.root)
-        use_whole_weights(strategy, case.part, lambda weights, case=case, parts=parts: case.write(parts, weights))
+        gather_weights(strategy, case.part, lambda weights, case=case, parts=parts: case.write(parts, weights))
         if strategy.rank == 0:
             one, two = files(whole), files(parts)
             assert any(file.endswith(".safetensors") for file in one)
@@ -118,7 +118,7 @@ def held(strategy: Fsdp, place: Path) -> list[float]:
     with Held() as counted:
         for parameter in deep.model.parameters():
             parameter.detach()  # so that shards are counted from the start
-        use_whole_weights(strategy, deep.model, lambda w: save_model(deep.model, deep.tokenizer, place / "again", w))
+        gather_weights(strategy, deep.model, lambda w: save_model(deep.model, deep.tokenizer, place / "again", w))
     if strategy.rank == 0:
         assert files(place / "again") == files(place / "deep")
     return strategy.gather_objects((counted.peak - share) / largest)
@@ -135,11 +135,11 @@ def full_disk(strategy: Fsdp, place: Path) -> list[str]:
 
     error = ""
     try:
-        use_whole_weights(strategy, made.model, fill)
+        gather_weights(strategy, made.model, fill)
     except (OSError, OtherRankFailed) as caught:
         error = f"{type(caught).__name__}: {caught}"
     strategy.barrier("after the full disk")
-    use_whole_weights(strategy, made.model, lambda w: save_model(made.model, made.tokenizer, place / "after", w))
+    gather_weights(strategy, made.model, lambda w: save_model(made.model, made.tokenizer, place / "after", w))
     return strategy.gather_objects(error)
 
 
@@ -155,7 +155,7 @@ def look_up_that_fails(strategy: Fsdp, failing: int) -> dict[str, Any] | None:
 
         strategy.whole_tensor = fails  # type: ignore[method-assign]
     try:
-        use_whole_weights(strategy, made.model, dict)
+        gather_weights(strategy, made.model, dict)
     except MemoryError:
         return None
     except DeadlineExceeded as error:

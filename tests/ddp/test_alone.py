@@ -125,10 +125,10 @@ def test_an_error_of_rank_0_ends_the_others_at_once(pairs: Pairs) -> None:
 def test_works_are_left_in_order(two: Any) -> None:
     zero, one = two
     assert one.done(1) is None
-    first, second = zero.leave_lone_work(), zero.leave_lone_work()
-    zero.say_done(first, "")
+    first, second = zero.leave_section(), zero.leave_section()
+    zero.report_done(first, "")
     assert (one.done(first), one.done(second)) == ("", None)
-    zero.say_done(second, "OSError: no space left\non the device")
+    zero.report_done(second, "OSError: no space left\non the device")
     assert one.done(second) == "OSError: no space left\non the device"
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_waited_for_without_other_ranks() -> None:
 
 @pytest.mark.slow
 def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.distributed.alone import rank_0_alone
+    from rlhf_core.distributed.alone import await_rank_zero
 
     _, one = two
 
@@ -147,10 +147,10 @@ def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.M
         raise RuntimeError("Connection was likely closed")
 
     monkeypatch.setattr(one, "done", gone)
-    with pytest.raises(DeadlineExceeded, match="benchmarks"), rank_0_alone("benchmarks", 1, one, 0.5):
+    with pytest.raises(DeadlineExceeded, match="benchmarks"), await_rank_zero("benchmarks", 1, one, 0.5):
         pass
     monkeypatch.setattr(one, "done", lambda work: "OSError: full")
-    with pytest.raises(OtherRankFailed, match="OSError: full"), rank_0_alone("benchmarks", 1, one, 0.5):
+    with pytest.raises(OtherRankFailed, match="OSError: full"), await_rank_zero("benchmarks", 1, one, 0.5):
         pass
 
 

@@ -25,12 +25,12 @@ import torch
 from rlhf_core.distributed import decoder_layers
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.group import LocalStrategy
-from rlhf_core.distributed.whole_weights import use_whole_weights
+from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.tensor_files import like, on_demand
+from rlhf_core.models.tensor_files import is_lazy, like
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.training.forward import ForwardOptions
@@ -255,11 +255,11 @@ def one_by_one(strategy: Any, module: torch.nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def look_up(weights: Mapping[str, Any]) -> None:
-        assert on_demand(weights) is isinstance(strategy, Zero3)
+        assert is_lazy(weights) is isinstance(strategy, Zero3)
         assert all(weights[name].shape == like(weights, name).shape for name in weights)
         found.update({name: weights[name].clone() for name in weights})
 
-    use_whole_weights(strategy, module, look_up)
+    gather_weights(strategy, module, look_up)
     return found
 
 

@@ -18,8 +18,8 @@ from rlhf_core.models.layers.trunk_and_head import (
     has_linear_head,
     padded_hidden,
     padded_logits,
-    predicting,
-    take_apart,
+    split_lm_head,
+    target_positions,
     trunk_and_head,
 )
 from rlhf_core.training.forward import structure
@@ -58,7 +58,7 @@ def test_padded_logits_are_those_of_single_sequences(model: Any) -> None:
     got = padded_logits(model, PROMPTS, COMPLETIONS)
     rows = [model(input_ids=torch.tensor([[*p, *c]])).logits[0, len(p) - 1 : -1] for p, c in zip(PROMPTS, COMPLETIONS)]
     torch.testing.assert_close(got, torch.cat(rows), rtol=1e-5, atol=1e-5)
-    assert predicting(PROMPTS, COMPLETIONS, torch.device("cpu"))[1].tolist()[:4] == [2, 2, 3, 4]
+    assert target_positions(PROMPTS, COMPLETIONS, torch.device("cpu"))[1].tolist()[:4] == [2, 2, 3, 4]
 
 
 def test_chunked_head_equals_the_plain_one(model: Any) -> None:
@@ -78,7 +78,7 @@ def test_chunked_head_equals_the_plain_one(model: Any) -> None:
 @pytest.mark.parametrize("model", ["llama", "gemma2"], indirect=True)
 def test_plain_step_continues_a_sequence(model: Any) -> None:
     """With the whole logits of a model that does not split, and token by token of one that does."""
-    parts = take_apart(model) if has_linear_head(model) else None
+    parts = split_lm_head(model) if has_linear_head(model) else None
     assert (parts is None) == (type(model).__name__ == "Gemma2ForCausalLM")
     ids_BL = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
     want_BLV, cache = model(input_ids=ids_BL).logits, make_cache(model.config)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import load_weights, save_model
-from rlhf_core.models.slices import has_no_weights, read_weights, stored_in, weight_files
+from rlhf_core.models.slices import has_meta_weights, read_weights, stored_in, weight_files
 from rlhf_core.training.weight_sync import SamplerPolicy
 from rlhf_core.types.errors import ModelError
 
@@ -36,11 +36,11 @@ def test_weights_are_those_of_whole_loading(lora: LoraSettings | None) -> None:
     whole = load_policy(config).model
     torch.manual_seed(3)
     later = load_policy(config, weights=False).model
-    assert has_no_weights(later)
+    assert has_meta_weights(later)
     reference = copy.deepcopy(later)
     for model in (later, reference):
         read_weights(model, CPU)
-        assert not has_no_weights(model)
+        assert not has_meta_weights(model)
         assert_equal(whole, model)
         assert [p.requires_grad for p in whole.parameters()] == [p.requires_grad for p in model.parameters()]
 
@@ -72,7 +72,7 @@ def test_files_beside_the_models_own_are_not_read(tmp_path: Path) -> None:
 def test_a_hub_model_is_read_from_its_local_copy(hub_copy: str) -> None:
     config = ModelConfig(path=hub_copy)
     whole, later = load_policy(config).model, load_policy(config, weights=False).model
-    assert has_no_weights(later)
+    assert has_meta_weights(later)
     assert later.name_or_path == whole.name_or_path == hub_copy
     read_weights(later, CPU)
     assert_equal(whole, later)

@@ -151,7 +151,7 @@ def test_one_call_attends_as_a_call_per_segment(
         query, key, value = (x.clone().requires_grad_() for x in made)
         if once:
             rows = backend.prepare(row.segments, window, CPU)
-            assert (rows.key_places_K is None) is not share
+            assert (rows.key_positions_K is None) is not share
             out = backend.attend(query, key, value, rows, 0.3, window)
         else:
             out = attend_by_segment(query, key, value, row.segments, 0.3, window)
@@ -273,8 +273,8 @@ def test_segments_of_a_row() -> None:
     rows = lay_out([Segment((0, 2)), Segment((2, 3), (0, 2)), Segment((3, 6), (0, 2))], CPU)
     assert rows.query_starts.tolist() == [0, 2, 3, 6]
     assert rows.key_starts.tolist() == [0, 2, 5, 10]
-    assert rows.key_places_K is not None
-    assert rows.key_places_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
+    assert rows.key_positions_K is not None
+    assert rows.key_positions_K.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.config import ConfigError, PluginError
-from rlhf_core.plugins.component_calls import Late
+from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.plugins.entry_points import foreign_code, scan
 from rlhf_core.plugins.hooks import HookBus, new_manager
 
@@ -64,7 +64,7 @@ def test_a_selected_component_that_ends_the_process_is_named(fakes: Fakes, endin
     assert "sick-loss 3.1" in out.stderr
 
 
-@pytest.mark.parametrize("passing", [KeyboardInterrupt(), Late.__new__(Late)])
+@pytest.mark.parametrize("passing", [KeyboardInterrupt(), StageTimeout.__new__(StageTimeout)])
 def test_ctrl_c_and_deadlines_pass(passing: BaseException) -> None:
     with pytest.raises(type(passing)), foreign_code("it", "here", ""):
         raise passing

@@ -34,7 +34,7 @@ def leak(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(row.ids) < 22:  # the few tokens that a model is examined with
             return row
         segments = tuple(packing.Segment(s.own, (0, s.own[0])) for s in row.segments)
-        return packing.Row(row.ids, row.positions, segments, row.predicting)
+        return packing.Row(row.ids, row.positions, segments, row.target_positions)
 
     monkeypatch.setattr(packing, "pack", leaky)
 

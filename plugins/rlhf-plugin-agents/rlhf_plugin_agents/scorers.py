@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_plugin_verifiers.numeric import find_numbers, stated_number
+from rlhf_plugin_verifiers.numeric import final_number, find_numbers
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _UNITS = str.maketrans("", "", "$%,")
@@ -75,7 +75,7 @@ def exact_match(answer: str, task: Mapping[str, Any]) -> float:
 
 def numeric_match(answer: str, task: Mapping[str, Any]) -> float:
     """1 if the number stated is the reference within ``tolerance`` (relative; 0.5 %, or 0 for an integer)."""
-    stated, wanted = stated_number(answer), find_numbers(str(task["answer"]))[0].value
+    stated, wanted = final_number(answer), find_numbers(str(task["answer"]))[0].value
     if stated is None:
         return 0.0
     tolerance = task.get("tolerance", 0.0 if wanted.denominator == 1 else 0.005)

@@ -76,7 +76,7 @@ def chat(
     """
     from rlhf_plugin_chat.conversation import Conversation
     from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
-    from rlhf_plugin_chat.talker import Settings, Talker
+    from rlhf_plugin_chat.talker import ChatModel, Settings
     from rlhf_plugin_chat.toolbox import Toolbox
 
     typed = sys.stdin.isatty()
@@ -84,7 +84,7 @@ def chat(
     screen = JsonScreen() if as_json else Columns() if wide else Screen()
     paths = [model] if compare is None else [model, compare]
     toolbox = None if not tools else Toolbox.chosen(tools, max_turns, call_timeout)
-    talkers = [Talker.load(path, chat_template, prompt_format, screen.note, toolbox, tool_format) for path in paths]
+    talkers = [ChatModel.load(path, chat_template, prompt_format, screen.note, toolbox, tool_format) for path in paths]
     conversation = Conversation(talkers, Settings(stop=stop, **settings), screen)
     try:
         _talk(conversation) if typed else _read(conversation)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_chat.talker import Settings, Talker
+from rlhf_plugin_chat.talker import ChatModel, Settings
 
 if TYPE_CHECKING:
     from rlhf_plugin_chat.screen import Screen
@@ -27,7 +27,7 @@ HELP = """/system TEXT   another system prompt, and a new conversation; without 
 class Conversation:
     """One user and one or two models that get the same messages."""
 
-    def __init__(self, talkers: Sequence[Talker], settings: Settings, screen: Screen) -> None:
+    def __init__(self, talkers: Sequence[ChatModel], settings: Settings, screen: Screen) -> None:
         self.talkers, self.settings, self.screen = talkers, settings, screen
         self.drawn = 0
         """Answers since the seed was set; decides the random numbers of the next."""

@@ -63,7 +63,7 @@ class TextStream:
 
 
 @dataclass
-class Talker:
+class ChatModel:
     """A model, and its side of the conversation."""
 
     name: str
@@ -86,7 +86,7 @@ class Talker:
         warn: Say,
         toolbox: Toolbox | None = None,
         tool_format: str | None = None,
-    ) -> Talker:
+    ) -> ChatModel:
         """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said."""
         from rlhf_core.cli import load_sampler, open_registry
         from rlhf_core.models import Formatter

@@ -18,7 +18,7 @@ import pytest
 
 from rlhf_core.models import ModelConfig
 from rlhf_core.models.sources import resolve_model
-from rlhf_plugin_chat.talker import Settings, Talker, TextStream
+from rlhf_plugin_chat.talker import ChatModel, Settings, TextStream
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def chat(rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 @pytest.fixture
-def talker() -> Talker:
+def talker() -> ChatModel:
     """The pocket model."""
-    return Talker.load("pocket", None, None, lambda text: None)
+    return ChatModel.load("pocket", None, None, lambda text: None)
 
 
 JSON = ("--json", "--max-tokens", 12)
@@ -63,7 +63,7 @@ def test_the_seed_decides_and_reset_begins_again(chat: Callable[..., Any]) -> No
     assert alone != told[:1]
 
 
-def test_a_later_answer_knows_the_earlier_ones(talker: Talker) -> None:
+def test_a_later_answer_knows_the_earlier_ones(talker: ChatModel) -> None:
     settings = Settings(max_tokens=4, system="Be kind.")
     first = talker.answer("What is 2 + 3?", settings, 0, lambda piece: None)
     second = talker.answer("And plus 1?", settings, 1, lambda piece: None)
@@ -74,7 +74,7 @@ def test_a_later_answer_knows_the_earlier_ones(talker: Talker) -> None:
     assert len(second.prompt_ids) > len(first.prompt_ids)
 
 
-def test_tokens_come_one_by_one(talker: Talker) -> None:
+def test_tokens_come_one_by_one(talker: ChatModel) -> None:
     pieces: list[str] = []
     rollout = talker.answer("What is 2 + 3?", Settings(max_tokens=12, temperature=0), 0, pieces.append)
     assert "".join(pieces) == rollout.text
@@ -95,7 +95,7 @@ def test_a_letter_is_shown_once_it_is_whole() -> None:
     assert pieces[-1] == "!"
 
 
-def test_an_interrupted_answer_is_kept_as_far_as_it_came(talker: Talker) -> None:
+def test_an_interrupted_answer_is_kept_as_far_as_it_came(talker: ChatModel) -> None:
     shown: list[str] = []
 
     def write(piece: str) -> None:
@@ -112,7 +112,7 @@ def test_an_interrupted_answer_is_kept_as_far_as_it_came(talker: Talker) -> None
 
 def test_oldest_turns_are_left_out_and_it_is_said() -> None:
     said: list[str] = []
-    talker = Talker.load("pocket", None, None, said.append)
+    talker = ChatModel.load("pocket", None, None, said.append)
     for turn in range(8):
         talker.answer(f"What is {turn} + 3? " * 4, Settings(max_tokens=12), turn, lambda piece: None)
     assert len(talker.turns) == 16
@@ -198,7 +198,7 @@ def test_no_lines_and_empty_lines_are_nothing(chat: Callable[..., Any]) -> None:
     assert answers(chat("Hi", "/quit", "Never said", args=JSON))[1:] == []
 
 
-def test_the_model_is_the_one_named(talker: Talker) -> None:
+def test_the_model_is_the_one_named(talker: ChatModel) -> None:
     assert talker.policy.source == ModelConfig().path
 
 

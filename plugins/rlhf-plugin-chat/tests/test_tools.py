@@ -15,7 +15,7 @@ from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_core.rollouts import FinishReason, Rollout
 from rlhf_plugin_chat.conversation import Conversation
 from rlhf_plugin_chat.screen import Screen
-from rlhf_plugin_chat.talker import Settings, Talker
+from rlhf_plugin_chat.talker import ChatModel, Settings
 from rlhf_plugin_chat.toolbox import Toolbox
 
 TOOLS = '''
@@ -86,7 +86,7 @@ def test_calls_are_made_shown_and_remembered(
     assert schema["description"] == "The temperature of a city."
     assert schema["parameters"]["properties"] == {"city": {"type": "string"}, "unit": {"type": "string"}}
     assert schema["parameters"]["required"] == ["city"]
-    talker = Talker.load(str(model), None, None, lambda text: None, toolbox)
+    talker = ChatModel.load(str(model), None, None, lambda text: None, toolbox)
     turns = [
         f"I look. {call('temperature', city='Rome')}\n{call('calculator', expression='6 * 7')}",
         call("wait", seconds=60),

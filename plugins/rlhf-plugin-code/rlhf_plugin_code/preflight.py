@@ -35,12 +35,12 @@ def _isolation(kind: type[SandboxSettings], settings_json: str) -> str:
 
 def check_command(settings: SandboxSettings, command: Sequence[str]) -> None:
     """Run a command on an empty program; it need not like it, but it must be there."""
-    from rlhf_plugin_code.sandbox import SandboxError, Starved
+    from rlhf_plugin_code.sandbox import CpuUnavailable, SandboxError
 
     with settings.build() as sandbox:
         try:
             sandbox.command(command, files={"main": ""}, timeout_s=PATIENCE_S)
-        except Starved:
+        except CpuUnavailable:
             raise
         except SandboxError as error:
             raise ConfigError(

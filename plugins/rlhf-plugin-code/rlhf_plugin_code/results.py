@@ -21,7 +21,7 @@ class SandboxError(RlhfError):
     """The sandbox itself failed; nothing is known about the program."""
 
 
-class Starved(SandboxError):
+class CpuUnavailable(SandboxError):
     """The machine had no time for the program: others used the CPUs. Nothing is known about it."""
 
 

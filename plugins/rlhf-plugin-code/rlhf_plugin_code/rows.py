@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Prompt
 from rlhf_plugin_code.extract import before, check_body, defined, split_tests
-from rlhf_plugin_code.inside.names import Unclear, bound, supplied, taken, used
+from rlhf_plugin_code.inside.names import Unclear, bound, required_names, supplied, used
 
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import AppsConfig, AssertsConfig
@@ -29,7 +29,7 @@ class Asserted:
         try:
             idle = next((t for t in self.tests if not split_tests(t)), None)
             self.names = self.names or of_reference(reference, [setup, *self.tests])
-            program = taken([setup, *self.tests], self.names).program
+            program = required_names([setup, *self.tests], self.names).program
         except Unclear as error:
             raise BrokenTests(f"{error}; {REMEDY}") from error
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -24,10 +24,10 @@ from typing import Any
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
+from rlhf_plugin_code.results import CpuUnavailable as CpuUnavailable
 from rlhf_plugin_code.results import Ended as Ended
 from rlhf_plugin_code.results import Limits as Limits
 from rlhf_plugin_code.results import SandboxError as SandboxError
-from rlhf_plugin_code.results import Starved as Starved
 from rlhf_plugin_code.results import TestReport as TestReport
 from rlhf_plugin_code.results import check_memory, longest_s, report
 
@@ -175,7 +175,7 @@ class Sandbox:
         """Run a program that looks at its confinement; return what is wrong with it, "" if nothing."""
         try:
             ended = self.script(PROBE if isolated else "", timeout_s=PROBE_S)
-        except Starved:
+        except CpuUnavailable:
             self.close()
             raise
         except SandboxError as error:
@@ -305,7 +305,7 @@ class Sandbox:
         except (OSError, ValueError) as error:
             reply = {"failed": f"{type(error).__name__}: {error}"}
         if reply.get("why") == "starved":
-            raise Starved(
+            raise CpuUnavailable(
                 f"the program was given less than its {own_s:g} s of CPU time in {cap_s:g} s",
                 why="the machine is too busy",
                 fix="fewer reward.workers, or fewer other processes",

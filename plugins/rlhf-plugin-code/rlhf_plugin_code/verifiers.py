@@ -76,7 +76,7 @@ class HumanEval(Asserts):
         head = before(prompt, entry)
         if head is None:
             return code
-        return behind(head, code) if begins(entry).search(code) else prompt + code
+        return prepend(head, code) if begins(entry).search(code) else prompt + code
 
 
 class StdinStdout(_Coder[AppsConfig]):
@@ -139,7 +139,7 @@ class Program(_Coder[ProgramConfig]):
         return self.sandbox.script(code, stdin)
 
 
-def behind(head: str, code: str) -> str:
+def prepend(head: str, code: str) -> str:
     """A program after other lines; its ``from __future__`` lines still come first, as they must."""
     lines = code.splitlines(keepends=True)
     first = [line for line in lines if line.startswith("from __future__ ")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.rewards import Sample, ScoreStatus
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig
-from rlhf_plugin_code.inside.names import Unclear, taken
+from rlhf_plugin_code.inside.names import Unclear, required_names
 from rlhf_plugin_code.sandbox import Sandbox
 
 FORGED = """
@@ -159,7 +159,7 @@ def test_what_a_row_takes_from_the_program(
     sample: Callable[..., Sample], tests: list[str], meta: dict[str, Any], names: list[str]
 ) -> None:
     row = AssertsConfig().row(sample("", tests=tests, **meta).prompt)
-    assert taken([row.setup, *row.tests], row.names).program == names
+    assert required_names([row.setup, *row.tests], row.names).program == names
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ WORDS = st.sampled_from(["math", "np", "approx", "same", "Counter", "abs", "f", 
 def test_only_named_names_or_a_single_one_come_from_the_program(words: list[str], named: tuple[str, ...]) -> None:
     text = "assert " + " == ".join(f"{w}.g(1)" if w in ("math", "np", "json") else f"{w}(1)" for w in words)
     try:
-        names = taken([text], named)
+        names = required_names([text], named)
     except Unclear:
         return
     assert set(names.program) <= set(named) or (len(names.program) == 1 and not set(named) & set(words))

@@ -10,7 +10,7 @@ from rlhf_core.rollouts import request_seed
 from rlhf_plugin_datagen.items import FRAME, Item, ItemResult, Settings, length, question, reply_text, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 
 GUIDE = """You answer by these principles:
 {principles}"""
@@ -65,7 +65,7 @@ def draft_request(item: Item, settings: Settings) -> JudgeRequest:
 def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest:
     """What is wrong with the draft; greedy."""
     messages = question(
-        delimited(("draft", draft), conversation=item.prompt),
+        fence_untrusted(("draft", draft), conversation=item.prompt),
         "Criticise the draft.",
     )
     return stage_request(item, "critique", CRITIQUE, messages, settings.judge_tokens, 0.0, settings)
@@ -74,7 +74,7 @@ def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest
 def revision_request(item: Item, draft: str, critique: str, settings: Settings) -> JudgeRequest:
     """The draft revised by its critique; greedy."""
     messages = question(
-        delimited(("draft", draft), ("critique", critique), conversation=item.prompt),
+        fence_untrusted(("draft", draft), ("critique", critique), conversation=item.prompt),
         "Revise the draft.",
     )
     return stage_request(item, "revision", REVISE, messages, settings.max_tokens, 0.0, settings)

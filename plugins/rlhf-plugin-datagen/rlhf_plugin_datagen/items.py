@@ -10,7 +10,7 @@ from rlhf_core.data import Message, message_text
 from rlhf_core.rewards import JudgeReply, JudgeRequest
 from rlhf_core.rollouts import request_seed
 from rlhf_plugin_datagen.usage import Estimate, Meter
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_rubric.rubric import Rubric
 
 
@@ -48,7 +48,7 @@ class Settings:
     """Of responses; judges answer at 0."""
 
 
-FRAME = len(delimited(("conversation", ""), ("response_a", ""), ("response_b", "")))
+FRAME = len(fence_untrusted(("conversation", ""), ("response_a", ""), ("response_b", "")))
 """Characters of a judge's question around its texts, for estimates."""
 Produce = Callable[[Sequence[Item], Meter, Meter, Settings], list[ItemResult]]
 """(items of one batch, generator, judge, settings) -> one result per item, in order."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.distributed import decoder_layers
-from rlhf_core.models import has_no_weights, read_elements
+from rlhf_core.models import has_meta_weights, read_elements
 from rlhf_plugin_deepspeed.engine import make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, cut_fragments
 from rlhf_plugin_deepspeed.parts import PartReader
@@ -39,7 +39,7 @@ class Zero3(Zero):
         return super().prepare_training(module, plan)
 
     def _read_parts(self, module: torch.nn.Module) -> None:
-        if has_no_weights(module):
+        if has_meta_weights(module):
             read_elements(module, PartReader(self.deepspeed, self.config))
             module.to(self.device)  # buffers, and what was drawn: DeepSpeed leaves where it is what it finds divided
 

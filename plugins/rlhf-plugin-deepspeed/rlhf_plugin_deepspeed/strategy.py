@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from rlhf_core.distributed import OnRanks, OptimizerPlan
+from rlhf_core.distributed import DelegatingCollectives, OptimizerPlan
 from rlhf_plugin_deepspeed.engine import forget_ranks, import_deepspeed, make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, flat_fragments
 from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 
-class Zero(OnRanks):
+class Zero(DelegatingCollectives):
     """Every rank holds a part of the moments, and in stage 2 of the gradients; DeepSpeed hooks into modules
     unwrapped."""
 

@@ -61,7 +61,7 @@ class Construction:
         except SandboxError as error:
             return Score.failed(ScoreStatus.ERROR, str(error))
         parts |= {"format": 1.0, "timeout": float(ended.why == "time"), "run_s": round(ended.seconds, 4)}
-        value, wrong = left_behind(ended, self.config.sandbox.timeout_s, self.config.sandbox.output_kb)
+        value, wrong = result_of(ended, self.config.sandbox.timeout_s, self.config.sandbox.output_kb)
         if wrong:
             return Score(0.0, parts, detail=wrong)
         started = time.perf_counter()
@@ -76,7 +76,7 @@ class Construction:
         self.sandbox.close()
 
 
-def left_behind(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, str]:
+def result_of(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, str]:
     """(the value of the program's variable, ""), or (None, why there is none and what to change)."""
     if ended.why == "time":
         return None, f"the program did not end within {timeout_s:g} seconds"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from rlhf_core.config import BuildContext
 from rlhf_core.data import verify_files, whole_folder
 from rlhf_core.distributed import Strategy
-from rlhf_core.models import ModelError, has_no_weights
+from rlhf_core.models import ModelError, has_meta_weights
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -35,7 +35,7 @@ def side_logprobs(
     micro_batch_size: int,
 ) -> list[float]:
     """Summed logprob of each side under the reference that an untrained policy holds; all ranks call it."""
-    if has_no_weights(model):
+    if has_meta_weights(model):
         frozen = copy.deepcopy(model).requires_grad_(False)
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         sums = forward.rows(

@@ -13,13 +13,13 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlhf_core.config import BuildContext
-from rlhf_core.distributed import OnRanks, decoder_layers
+from rlhf_core.distributed import DelegatingCollectives, decoder_layers
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig
 
 
-class Fsdp(OnRanks):
+class Fsdp(DelegatingCollectives):
     """Every rank holds a part of each weight, of its gradient and of its moments."""
 
     def __init__(self, config: FsdpConfig, ranks: Any) -> None:

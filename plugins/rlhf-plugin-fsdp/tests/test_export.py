@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.whole_weights import Ended, use_whole_weights
+from rlhf_core.distributed.whole_weights import Ended, gather_weights
 from rlhf_core.models import ModelConfig
 from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.layers.trunk_and_head import base_model
@@ -78,7 +78,7 @@ def test_a_policy(tmp_path: Path, strategy: Counted, path: str, lora: LoraSettin
     def write(weights: Mapping[str, Any]) -> None:
         save_model(loaded.model, loaded.tokenizer, tmp_path / "parts", weights, merge=merge)
 
-    use_whole_weights(strategy, loaded.model, write)
+    gather_weights(strategy, loaded.model, write)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert 0 < strategy.peak <= largest * (2 if lora else 1), "adapters are small, and kept while they are merged"
 
@@ -114,8 +114,8 @@ def test_a_reward_model(tmp_path: Path, strategy: Counted, adapters: str, dtype:
     layers = [layer for layer in net.modules() if hasattr(layer, "get_delta_weight")]
     largest = max([largest, *(sum(p.nbytes for p in layer.parameters()) for layer in layers)])
     strategy.prepare(net)
-    use_whole_weights(strategy, net, lambda w: save_classifier(net, tokenizer, tmp_path / "parts", w))
-    use_whole_weights(strategy, net, lambda w: save_shared(net, tokenizer, tmp_path / "shared parts", w))
+    gather_weights(strategy, net, lambda w: save_classifier(net, tokenizer, tmp_path / "parts", w))
+    gather_weights(strategy, net, lambda w: save_shared(net, tokenizer, tmp_path / "shared parts", w))
     assert 0 < strategy.peak <= largest, "one weight, with the adapters of its layer"
     save_classifier(net, tokenizer, tmp_path / "gathered", strategy.full_state(net))
     assert files(tmp_path / "whole") == files(tmp_path / "peft")
@@ -135,9 +135,9 @@ def test_a_disk_that_is_full_leaves_no_rank_waiting(strategy: Counted) -> None:
         raise RunDirError("the disk is full")
 
     with pytest.raises(RunDirError):
-        use_whole_weights(strategy, module, full)
+        gather_weights(strategy, module, full)
     assert said == ["weight", Ended("RunDirError: the disk is full")]
-    use_whole_weights(strategy, module, lambda _: None)
+    gather_weights(strategy, module, lambda _: None)
     assert said[2:] == [Ended("")]
 
 
@@ -148,7 +148,7 @@ def test_a_rank_that_is_told_of_a_failure_fails_too(strategy: Counted) -> None:
     strategy.gather_objects = lambda _: [words.pop(0)]  # type: ignore[method-assign]
     strategy.rank = 1
     with pytest.raises(OtherRankFailed, match=r"rank 0 failed .*OSError: no space"):
-        use_whole_weights(strategy, module, lambda _: pytest.fail("rank 1 writes nothing"))
+        gather_weights(strategy, module, lambda _: pytest.fail("rank 1 writes nothing"))
     assert words == []
 
 
@@ -163,5 +163,5 @@ def test_after_a_look_up_that_broke_off_nothing_is_exchanged(strategy: Counted) 
 
     strategy.whole_tensor = fails  # type: ignore[method-assign]
     with pytest.raises(MemoryError):
-        use_whole_weights(strategy, module, lambda weights: weights["bias"])
+        gather_weights(strategy, module, lambda weights: weights["bias"])
     assert said == ["bias"], "the other ranks may wait in the exchange that failed: another one would be taken for it"

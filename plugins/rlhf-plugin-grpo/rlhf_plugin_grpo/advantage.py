@@ -51,7 +51,7 @@ def values(scores: Sequence[Score], rows: Sequence[int]) -> Array:
     return np.array([scores[i].value for i in rows], np.float64)
 
 
-def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
+def scatter_to_batch(count: int, value_of: Mapping[int, float]) -> list[float | None]:
     return [float(value_of[i]) if i in value_of else None for i in range(count)]
 
 
@@ -103,7 +103,7 @@ class GroupNorm:
             advantage_of |= zip(rows, normalised)
             stds += [float(rewards.std(ddof=1))] if len(rows) > 1 else []
         metrics = {"advantage/group_std": float(np.mean(stds))} if stds else {}
-        return Advantages(one_each(len(scores), advantage_of), metrics)
+        return Advantages(scatter_to_batch(len(scores), advantage_of), metrics)
 
 
 class GroupMean:
@@ -120,7 +120,7 @@ class GroupMean:
             count = len(rows)
             factor = count / (count - 1) if self.baseline == "leave_one_out" and count > 1 else 1.0
             advantage_of |= zip(rows, centred(values(scores, rows), self.floor) * factor)
-        return Advantages(one_each(len(scores), advantage_of))
+        return Advantages(scatter_to_batch(len(scores), advantage_of))
 
 
 class LeaveOneOut(GroupMean):
@@ -152,7 +152,7 @@ class OptimalBaseline:
             if weights.sum() == 0:
                 weights[:] = 1.0
             advantage_of |= zip(rows, centred(rewards, self.floor, float(weights @ rewards / weights.sum())))
-        return Advantages(one_each(len(scores), advantage_of))
+        return Advantages(scatter_to_batch(len(scores), advantage_of))
 
     def _weight(self, rollout: Rollout) -> float:
         """Only tokens that the policy chose."""
@@ -183,7 +183,7 @@ class BatchNorm:
         for rows in groups:
             advantages = centred(values(scores, rows), self.floor)
             advantage_of |= zip(rows, advantages / (std + self.epsilon) if std else np.zeros_like(advantages))
-        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
+        return Advantages(scatter_to_batch(len(scores), advantage_of), {"advantage/batch_std": std})
 
 
 class ReinforcePP:
@@ -206,7 +206,7 @@ class ReinforcePP:
             rewards = np.concatenate([*parts, np.zeros(0)])
             std = float(rewards.std(ddof=1)) if std else 0.0
         advantages = (rewards - rewards.mean()) / (std + self.epsilon) if std else np.zeros_like(rewards)
-        return Advantages(one_each(len(scores), dict(zip(rows, advantages))), {"advantage/batch_std": std})
+        return Advantages(scatter_to_batch(len(scores), dict(zip(rows, advantages))), {"advantage/batch_std": std})
 
 
 KL = "kl"
@@ -233,7 +233,7 @@ class Gdpo:
         std = spread(np.array(list(advantage_of.values())), self.floor)
         if self.order == "normalise_then_sum":
             advantage_of = {i: value / (std + self.epsilon) if std else 0.0 for i, value in advantage_of.items()}
-        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
+        return Advantages(scatter_to_batch(len(scores), advantage_of), {"advantage/batch_std": std})
 
     def _group_sum(self, rollouts: Sequence[Rollout], scores: Sequence[Score], rows: Sequence[int]) -> Array:
         """``a`` of one group: the weighted sum of its normalised parts, or its normalised weighted sum, ``[G]``."""

@@ -32,7 +32,7 @@ _ESCAPES = {
 }
 
 
-def delimited(*blocks: Block, conversation: Sequence[Message] = ()) -> str:
+def fence_untrusted(*blocks: Block, conversation: Sequence[Message] = ()) -> str:
     """One turn for a judge: a code, what it means, then every text between tags that end in it. ``blocks`` are names
     (lower case, else ValueError) and texts or further blocks; ``conversation`` comes first. ``html.unescape`` of what
     stands between two tags is the text, but for control characters."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import message_text
 from rlhf_core.rewards import JudgeRequest, Sample, Score
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json, number
 
@@ -35,7 +35,7 @@ class GradeReward:
         return [self.as_score(v) for v in ask_json(self.judge, requests, self.parse, self.config.asking.repair)]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
-        text = delimited(("response", response_of(sample)), conversation=sample.before)
+        text = fence_untrusted(("response", response_of(sample)), conversation=sample.before)
         return self.config.asking.request(f"{sample.prompt.id}#{at}", text, self.system)
 
     def parse(self, answer: dict[str, Any]) -> float:
@@ -90,7 +90,7 @@ class JudgeVerifier:
     def request(self, sample: Sample) -> JudgeRequest:
         answer = sample.prompt.answer
         shown = answer is not None and self.config.reference != "never"
-        text = delimited(
+        text = fence_untrusted(
             *([("reference", str(answer))] if shown else []),
             ("response", response_of(sample)),
             conversation=sample.before,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data import Message, PreferencePair
 from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score, ScoreStatus
 from rlhf_core.runs import wilson
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
@@ -87,7 +87,7 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
-    text = delimited(("response_a", a), ("response_b", b), conversation=match.prompt)
+    text = fence_untrusted(("response_a", a), ("response_b", b), conversation=match.prompt)
     return asking.request(f"{match.id}:{order}", text, system)
 
 

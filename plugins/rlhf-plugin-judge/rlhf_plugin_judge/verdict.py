@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.rewards import Judge, JudgeReply, JudgeRequest, Score, ScoreStatus
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 
 T = TypeVar("T")
 LOOKED_AT = 20_000
@@ -114,7 +114,7 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
 
 
 def repair_request(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
-    problem = delimited(("problem", why.split(" (the judge said")[0]))  # it may quote what quotes the response
+    problem = fence_untrusted(("problem", why.split(" (the judge said")[0]))  # it may quote what quotes the response
     turns = (
         {"role": "assistant", "content": text.strip() or "(nothing)"},
         {"role": "user", "content": f"{problem}\n\n{REPAIR}"},

@@ -23,7 +23,7 @@ from rlhf_core.distributed.peers import waiting
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch import process
 from rlhf_core.runs.launch.launched import launched_rank
-from rlhf_core.runs.launch.ranks import how_to_go_on
+from rlhf_core.runs.launch.ranks import resume_command
 from rlhf_core.runs.launch.resume import planned_resume
 from rlhf_core.runs.launch.run import plan_run, preflight
 from rlhf_core.runs.run_dir import RunDir
@@ -94,7 +94,7 @@ def meet(
 
 
 def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[RankInfo, RankInfo]) -> None:
-    assert how_to_go_on(Path("runs/one")) == "go on with: rlhf train --resume runs/one"
+    assert resume_command(Path("runs/one")) == "go on with: rlhf train --resume runs/one"
     assert two[1].resume_hint(Path("runs/one")) == (
         "go on: start it with the same launcher, 2 processes, adding --resume runs/one"
     )

@@ -22,7 +22,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledTokens:
     """What one request got, before it is decoded to text."""
 
     tokens: list[int]
@@ -73,17 +73,17 @@ class DecodeState:
         """Column of the next token, ``[B, 1]``."""
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
-    def results(self, which: Mask, ends: set[int]) -> dict[int, Drawn]:
+    def results(self, which: Mask, ends: set[int]) -> dict[int, SampledTokens]:
         rows = torch.from_numpy(np.flatnonzero(which)).to(self.request_B.device)
         done = self.select(rows)
         logprobs = done.logprobs_BT.cpu().numpy()
-        drawn_by_request: dict[int, Drawn] = {}
+        drawn_by_request: dict[int, SampledTokens] = {}
         for i, (request, tokens, n, stopped) in enumerate(
             zip(done.request_B.tolist(), done.tokens_BT.tolist(), done.length_B.tolist(), done.stopped_B.tolist())
         ):
             ended = FinishReason.EOS if tokens[n - 1] in ends else FinishReason.LENGTH
             finish = FinishReason.STOP if stopped else ended
-            drawn_by_request[request] = Drawn(tokens[:n], logprobs[i, :n].copy(), finish)
+            drawn_by_request[request] = SampledTokens(tokens[:n], logprobs[i, :n].copy(), finish)
         return drawn_by_request
 
 
@@ -111,7 +111,7 @@ def new_rows(
     )
 
 
-Ended = Callable[[dict[int, Drawn], int], None]
+Ended = Callable[[dict[int, SampledTokens], int], None]
 Token = Callable[[int], None]
 COMPACT_BELOW = 0.75
 """Finished rows leave, and waiting requests enter, once fewer than this share of the rows is alive."""
@@ -144,7 +144,7 @@ class Decoder:
         self.columns = max(self.limits, default=0)
         self.entered = self.width = self.most_width = 0
         self.may_enter = True
-        self.drawn: dict[int, Drawn] = {}
+        self.drawn: dict[int, SampledTokens] = {}
         self.reported: set[int] = set()
         self.rows: DecodeState | None = None
         self.cache: Any = None
@@ -152,7 +152,7 @@ class Decoder:
         # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
         self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
 
-    def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
+    def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[SampledTokens]:
         """Decode until every request has ended; results in order. ``ended`` gets what has ended, at least ``every_s``
         seconds apart, and the tokens drawn so far; ``token`` each token of a single request."""
         self.stride = 1 if token is not None else self.stride
@@ -175,7 +175,7 @@ class Decoder:
             ended(self._new({}), self._tokens())
         return [self.drawn[i] for i in range(len(self.requests))]
 
-    def _new(self, more: dict[int, Drawn]) -> dict[int, Drawn]:
+    def _new(self, more: dict[int, SampledTokens]) -> dict[int, SampledTokens]:
         """What has ended and was not reported: of the rows that have left, and ``more``."""
         new = {i: d for i, d in (self.drawn | more).items() if i not in self.reported}
         self.reported |= set(new)

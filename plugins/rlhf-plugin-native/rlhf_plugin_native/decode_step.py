@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
-from rlhf_core.models import take_apart
+from rlhf_core.models import split_lm_head
 from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, base_model, cache_argument, compute_dtype
 
 BLOCK = 64
@@ -214,7 +214,7 @@ def decode_step(model: Any) -> DecodeStep | None:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
-        if take_apart(model, linear=True) is None:
+        if split_lm_head(model, linear=True) is None:
             return None
         step = DecodeStep(model)
         if base is not model or base not in _agrees:
@@ -255,7 +255,7 @@ def plain_step(
 
 def _agree(model: Any, step: DecodeStep) -> bool:
     """One step after two short prompts of different length, against the model's own."""
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     assert parts is not None
     vocabulary = int(step.trunk.config.get_text_config().vocab_size)
     ids_BL = torch.tensor([[0, 0, 5, 7, 11], [3, 1, 4, 1, 5]]) % vocabulary
@@ -291,7 +291,7 @@ class DecodeStep:
     """The weights of a model as they were when this was made; called as a forward of one token per row."""
 
     def __init__(self, model: Any) -> None:
-        parts = take_apart(model)
+        parts = split_lm_head(model)
         assert parts is not None
         self.trunk = parts.trunk
         self.dtype = compute_dtype(model)

@@ -9,13 +9,13 @@ import torch
 import transformers
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelError, take_apart
+from rlhf_core.models import ModelError, split_lm_head
 from rlhf_core.models.layers.trunk_and_head import base_model, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure
-from rlhf_plugin_native.decode import Decoder, Drawn, limit_of
+from rlhf_plugin_native.decode import Decoder, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
 from rlhf_plugin_native.sampling import StopStrings, sampling_forwards
 from rlhf_plugin_native.stream import NativeStream
@@ -105,7 +105,7 @@ class NativeEngine:
             return []
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
 
-        def report(new: dict[int, Drawn], tokens: int) -> None:
+        def report(new: dict[int, SampledTokens], tokens: int) -> None:
             if ended is not None:
                 drawn = sorted((order[at], row) for at, row in new.items())
                 ended([(i, self._rollout(requests[i], row, policy_version)) for i, row in drawn], tokens)
@@ -154,7 +154,7 @@ class NativeEngine:
         return Decoder(requests=requests, **self._arguments(sampling))
 
     def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
-        parts = take_apart(self.model)
+        parts = split_lm_head(self.model)
         with torch.inference_mode():
             step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
 
@@ -183,7 +183,7 @@ class NativeEngine:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
         if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
             return step(ids_BL, mask_BK, positions_BL, cache)
-        parts = take_apart(self.model) if structure(self.model).split else None
+        parts = split_lm_head(self.model) if structure(self.model).split else None
         return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
 
     def _text(self, tokens: Sequence[int]) -> str:
@@ -191,7 +191,7 @@ class NativeEngine:
             return self.modality.completion_text(tokens)
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
-    def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
+    def _rollout(self, request: RolloutRequest, drawn: SampledTokens, version: int) -> Rollout:
         return Rollout(
             prompt_id=request.prompt_id,
             group_index=request.group_index,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.rollouts import Rollout, RolloutRequest
-from rlhf_plugin_native.decode import Drawn
+from rlhf_plugin_native.decode import SampledTokens
 from rlhf_plugin_native.sampling import sampling_forwards
 from rlhf_plugin_native.stream_decode import StreamDecoder
 
@@ -21,7 +21,7 @@ class NativeStream:
     """The native engine's :class:`~rlhf_core.plugins.protocols.TurnStream`, of weights that must not change."""
 
     def __init__(
-        self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, Drawn], Rollout]
+        self, engine: NativeEngine, decoder: StreamDecoder, finish: Callable[[RolloutRequest, SampledTokens], Rollout]
     ) -> None:
         self.engine, self.decoder, self._finish = engine, decoder, finish
         self._new: list[tuple[Hashable, RolloutRequest]] = []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_core.rollouts import RolloutRequest
-from rlhf_plugin_native.decode import Decoder, Drawn, Mask, limit_of
+from rlhf_plugin_native.decode import Decoder, Mask, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import copy_row, join_caches, lay_rows, make_cache, select_sequences
 from rlhf_plugin_native.kv_rows import Moves, few_moves, keep_rows, make_room
 from rlhf_plugin_native.turn_cache import TurnCache
@@ -41,9 +41,9 @@ class StreamDecoder(Decoder):
         self.requests.append(request)
         self.limits.append(limit_of(request, self.sampling))
 
-    def take(self, steps: int | None = None) -> dict[int, Drawn]:
+    def take(self, steps: int | None = None) -> dict[int, SampledTokens]:
         """Decode until a turn has ended, or every row has ``steps`` tokens more; what ended, by request."""
-        ended: dict[int, Drawn] = {}
+        ended: dict[int, SampledTokens] = {}
         while not ended and steps != 0 and (self.rows is not None or self.entered < len(self.requests)):
             self._enter()
             tokens_B = self._draw()
@@ -55,11 +55,11 @@ class StreamDecoder(Decoder):
             steps = None if steps is None else steps - 1
         return ended
 
-    def _look(self, tokens_B: torch.Tensor) -> tuple[dict[int, Drawn], torch.Tensor]:
+    def _look(self, tokens_B: torch.Tensor) -> tuple[dict[int, SampledTokens], torch.Tensor]:
         """What has ended, whose keys and values are kept, and the tokens of the rows that stay."""
         alive = self._alive()
         new = ~alive & ~self._over()
-        ended: dict[int, Drawn] = {}
+        ended: dict[int, SampledTokens] = {}
         if new.any():
             ended = self._state().results(new, self.end_set)
             self.reported |= set(ended)
@@ -80,7 +80,7 @@ class StreamDecoder(Decoder):
         """Which rows have ended, were reported and only hold their place; on a GPU a row may have ended unseen."""
         return np.array([i in self.reported for i in self.request.tolist()], dtype=np.bool_)
 
-    def _set_aside(self, row: int, drawn: Drawn) -> None:
+    def _set_aside(self, row: int, drawn: SampledTokens) -> None:
         """Keep what a row that has ended has in the cache. Its last token has not been read yet."""
         number, first = int(self.request[row]), self.width - int(self.held[row])
         request = self.requests[number]

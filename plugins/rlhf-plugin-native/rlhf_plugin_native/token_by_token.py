@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import take_apart
+from rlhf_core.models import split_lm_head
 from rlhf_core.models.layers.trunk_and_head import (
     agree,
     base_model,
@@ -28,7 +28,7 @@ def decodes(model: Any) -> bool:
     """Whether cached decoding gives the model's own logits; one with recurrent layers is tried at the first call."""
     base = base_model(model)
     if base not in _supported:
-        parts = take_apart(model)
+        parts = split_lm_head(model)
         cache = make_cache((parts.trunk if parts else base).config)
         stateful = getattr(base, "_is_stateful", False)
         usual = keys_and_values_only(cache) and cache_argument(base) is not None and not stateful

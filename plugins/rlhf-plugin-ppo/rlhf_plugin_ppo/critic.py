@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, load_policy, pad_rows, take_apart
+from rlhf_core.models import LoadedModel, ModelError, load_policy, pad_rows, split_lm_head
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -54,7 +54,7 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     if device.type == "meta":  # its weights are read once it is sharded; a head starts at zero, here
         device = torch.device("cpu")
     if settings.kind == "shared":
-        parts = take_apart(policy.model, linear=True)
+        parts = split_lm_head(policy.model, linear=True)
         if parts is None:
             raise ModelError(
                 f"model '{policy.source}' has no hidden states that a shared critic could use",
@@ -90,7 +90,7 @@ def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
 
 def trunk_of(loaded: LoadedModel) -> Any:
     """The transformer under a causal language model, adapters included."""
-    parts = take_apart(loaded.model)
+    parts = split_lm_head(loaded.model)
     if parts is None:
         raise ModelError(
             f"model '{loaded.source}' has no separate trunk and head",

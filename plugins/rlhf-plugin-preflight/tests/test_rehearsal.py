@@ -27,7 +27,7 @@ from rlhf_plugin_preflight.memory.live import LiveBytes
 from rlhf_plugin_preflight.memory.sizes import sizes_of
 from rlhf_plugin_preflight.memory.unknown import Unknown, without_values
 from rlhf_plugin_preflight.memory.update import rehearse
-from rlhf_plugin_preflight.memory.weightless import Described, count_parameters, describe, weightless_model
+from rlhf_plugin_preflight.memory.weightless import Described, count_parameters, describe, meta_model
 
 SMALL = ("trainer.micro_batch_size=2", "trainer.batch_size=4", "trainer.sample_prompts=0", "dataset.limit=40")
 
@@ -57,7 +57,7 @@ def test_a_tensor_counts_once_and_until_its_last_view_is_gone() -> None:
 def test_lora_of_rank_16_on_q_k_v_o_of_7b_has_16_8_million_parameters() -> None:
     lora = LoraSettings(r=16, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
     with without_values():
-        every, trained = count_parameters(weightless_model(ModelConfig(path="llama-2-7b", lora=lora)).model)
+        every, trained = count_parameters(meta_model(ModelConfig(path="llama-2-7b", lora=lora)).model)
     assert trained == 16_777_216
     assert every - trained == 6_738_415_616
 
@@ -77,7 +77,7 @@ def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> Non
     sizes = sizes_of(ctx.config, ctx, policy.context)
     real = rehearse(ctx.with_(policy=policy), sizes, Unknown())
     with without_values() as unknown:
-        planned = rehearse(ctx.with_(policy=weightless_model(ctx.config.model)), sizes, unknown)
+        planned = rehearse(ctx.with_(policy=meta_model(ctx.config.model)), sizes, unknown)
     assert sum(planned.parts.values()) == pytest.approx(sum(real.parts.values()), rel=0.01)
     assert planned.parts["optimizer"] == pytest.approx(2 * planned.trained, rel=1e-3)
     assert list(planned.stages) == list(real.stages) == [HEAD, FIRST, SECOND, LAST, AFTER, ROOT]
@@ -92,7 +92,7 @@ def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> Non
 def test_a_copy_of_a_tensor_without_values_is_its_views_memory() -> None:
     """The critic begins as a copy of the policy's trunk; its weights are no activations when they are used."""
     with without_values():
-        trunk = weightless_model(ModelConfig(path="pocket")).model.model
+        trunk = meta_model(ModelConfig(path="pocket")).model.model
         copied = copy.deepcopy(trunk)
         assert {type(p) for p in copied.parameters()} == {type(p) for p in trunk.parameters()}
         assert all(p.requires_grad and isinstance(p, torch.nn.Parameter) for p in copied.parameters())
@@ -328,7 +328,7 @@ def test_a_divided_tensor_counts_as_the_part_that_is_here() -> None:
 def test_a_gguf_and_an_adapter_are_no_weights_to_read_by_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = context("sft").config
     with without_values():
-        model = weightless_model(run.model)
+        model = meta_model(run.model)
         assert footprint_module.measure_model(run.model, model).by_parts
         found = describe(run.model)
         for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.path, adapter=str(tmp_path))):

@@ -17,7 +17,7 @@ from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_mo
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.load import clear_quantization_config
 from rlhf_core.models.save import write_transformer
-from rlhf_core.models.tensor_files import ComputedWeights, on_demand
+from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
 from rlhf_plugin_reward.encoding import View, write_view
 from rlhf_plugin_reward.net import RewardNet
 
@@ -36,10 +36,10 @@ def save_classifier(
     config.architectures = None
     weights = net.state_dict() if weights is None else weights
     trunk = trunk_weights(net.trunk, weights)
-    with torch.device("meta") if on_demand(weights) else contextlib.nullcontext():
+    with torch.device("meta") if is_lazy(weights) else contextlib.nullcontext():
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
     clear_quantization_config(model)
-    if on_demand(weights):
+    if is_lazy(weights):
         folder.mkdir(parents=True, exist_ok=True)
         write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
     else:
@@ -95,7 +95,7 @@ def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> to
     copied: dict[int, Any] = {}
     for name, parameter in layer.named_parameters():
         whole = weights[prefix + name].detach()
-        copied[id(parameter)] = torch.nn.Parameter(whole if on_demand(weights) else whole.clone(), requires_grad=False)
+        copied[id(parameter)] = torch.nn.Parameter(whole if is_lazy(weights) else whole.clone(), requires_grad=False)
     merging = copy.deepcopy(layer, copied)
     merging.merge()
     return getattr(merging.get_base_layer(), leaf).detach()

@@ -17,8 +17,8 @@ import numpy as np
 
 from rlhf_core.data import whole_folder, write_json
 from rlhf_core.distributed import LocalStrategy, Strategy
-from rlhf_core.distributed.whole_weights import use_whole_weights
-from rlhf_core.models import has_no_weights
+from rlhf_core.distributed.whole_weights import gather_weights
+from rlhf_core.models import has_meta_weights
 from rlhf_core.training import Learner, NoGradForward
 from rlhf_plugin_reward.classifier_files import save_classifier
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
@@ -69,7 +69,7 @@ def fit_member(
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
     )
-    if not has_no_weights(net):
+    if not has_meta_weights(net):
         net.to(strategy.device).can_pack()  # tried here, where every rank has the weights
     if net.frozen:
         keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy)
@@ -97,7 +97,7 @@ def _scores(member: Member, ids: Ids, batch_tokens: int, strategy: Strategy) -> 
     cuts = [list(range(*ends)) for ends in pairwise(accumulate(map(len, batches), initial=0))]
 
     def compute(module: Any, micro: Sequence[Sequence[int]]) -> Sequence[Floats]:
-        return list(module.net.scores_anew(micro).double().cpu().numpy())
+        return list(module.net.scores_without_cache(micro).double().cpu().numpy())
 
     values = member.forward.rows([ids[i] for i in rows], lambda _: cuts, compute)
     scores_NK = np.zeros((len(ids), member.net.head.out_features))
@@ -118,7 +118,7 @@ def write_members(
             write = partial(_write, member.net, tokenizer, unfinished and unfinished / name, view)
             if meta["sharing"] != "none":
                 write = partial(_write, member.net, tokenizer, unfinished, None)
-            use_whole_weights(strategy, member.net, write)
+            gather_weights(strategy, member.net, write)
         if unfinished is not None:
             write_json(unfinished / "ensemble.json", meta)
 

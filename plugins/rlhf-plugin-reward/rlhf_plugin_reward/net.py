@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_no_weights, last_token_hidden, take_apart
+from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_meta_weights, last_token_hidden, split_lm_head
 from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.load import context_length
 from rlhf_core.models.slices import ValuesForAdapters
@@ -49,7 +49,7 @@ class RewardNet(torch.nn.Module):
         """Scores ``[B, K]`` of tokenized conversations."""
         return self.head(self.features(ids_B).to(self.head.weight.dtype)).float()
 
-    def scores_anew(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+    def scores_without_cache(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Scores ``[B, K]`` without features that were kept: every call is one forward of the trunk."""
         hidden_BH = last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
         return self.head(hidden_BH.to(self.head.weight.dtype)).float()
@@ -86,7 +86,7 @@ def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
 
 def trunk_of(policy: LoadedModel) -> Any:
     """The transformer under a causal language model."""
-    parts = take_apart(policy.model)
+    parts = split_lm_head(policy.model)
     if parts is None:
         raise ModelError(
             f"model '{policy.source}' has no separate trunk and head", fix="use another model for the reward"
@@ -117,4 +117,4 @@ def net_to_train(policy: LoadedModel, heads: int, ctx: BuildContext, train_trunk
     rank reads its part once the strategy has divided the net."""
     sharing = "none" if train_trunk == "full" else train_trunk
     net = fresh_net(policy, heads, ctx.seed, sharing, copy_trunk=False)
-    return net if has_no_weights(net) else net.to(ctx.strategy.device)
+    return net if has_meta_weights(net) else net.to(ctx.strategy.device)

@@ -17,7 +17,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.distributed import ShardedForward, Strategy
-from rlhf_core.models import ModelError, has_no_weights, last_token_hidden
+from rlhf_core.models import ModelError, has_meta_weights, last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.classifier_files import load_classifier
@@ -129,7 +129,7 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy) -> None:
     rows = rows[:MOST_CACHED]
     batches = [[rows[i] for i in batch] for batch in by_beginning(rows, ROW_TOKENS)]
     of_rank = [batches[rank :: strategy.world_size] for rank in range(strategy.world_size)]
-    if has_no_weights(net):
+    if has_meta_weights(net):
         net.cached_features.update(divided_features(net, of_rank[strategy.rank], strategy))
         gc.collect()  # shards hold on to each other
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score
-from rlhf_plugin_judge.delimiters import delimited
+from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.config import RubricRewardConfig
@@ -66,4 +66,4 @@ def system_text(rubric: Rubric) -> str:
 
 def shown(sample: Sample) -> str:
     """The conversation, calls and results of an episode included, and the response."""
-    return delimited(("response", response_of(sample)), conversation=sample.before)
+    return fence_untrusted(("response", response_of(sample)), conversation=sample.before)

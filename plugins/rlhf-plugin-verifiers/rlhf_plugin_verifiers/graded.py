@@ -32,7 +32,7 @@ def why_refused(verifier: Any, prompt: Prompt, *, sampled: bool = False) -> str 
     check = getattr(verifier, "check_prompt", None)
     if check is not None and (why := check(prompt)) is not None:
         return why
-    marks = getattr(verifier, "asked_form", ()) if sampled else ()
+    marks = getattr(verifier, "format_markers", ()) if sampled else ()
     unasked = [mark for mark in marks if not any(mark in message_text(m) for m in prompt.messages)]
     if unasked:
         return f"verifier '{verifier.name}' reads answers in {unasked[0]}, and the prompt does not ask for it"

@@ -28,7 +28,7 @@ BOX = 2 * MAX_DIGITS
 """Characters of a box; a longer one holds no number."""
 
 
-class Stated(NamedTuple):
+class FinalAnswer(NamedTuple):
     """The number that a text states; ``explicit`` if it marks it as the answer."""
 
     number: Number
@@ -39,18 +39,18 @@ class Stated(NamedTuple):
         return self.number.value
 
 
-def stated_number(text: str) -> Stated | None:
+def final_number(text: str) -> FinalAnswer | None:
     """Find the answer in a text, None if it holds no number, or if its last box holds none, or several."""
     text = plain(text)
     for match in reversed(list(_STATED.finditer(text))):
         tail = text[match.end() : match.end() + (BOX if match[0].startswith("\\") else TAIL)]
         values = numbers(_tail(match[0], tail))
         if match[0].startswith("\\"):
-            return Stated(values[0], True) if len(values) == 1 else None
+            return FinalAnswer(values[0], True) if len(values) == 1 else None
         if values:
-            return Stated(values[0], True)
+            return FinalAnswer(values[0], True)
     values = numbers(text)
-    return Stated(values[-1], False) if values else None
+    return FinalAnswer(values[-1], False) if values else None
 
 
 def _tail(statement: str, tail: str) -> str:
@@ -105,7 +105,7 @@ class NumericVerifier:
         gold = reference_number(str(sample.prompt.answer))
         if why is not None or gold is None:
             return Score.failed(ScoreStatus.MISSING, str(why))
-        stated = stated_number(plain_digits(after_reasoning(sample.completion)))
+        stated = final_number(plain_digits(after_reasoning(sample.completion)))
         right = stated is not None and same_number(gold, stated.number, self.equal)
         parts = {"answer": float(right), "format": float(stated is not None and stated.explicit)}
         weight = self.config.format_weight

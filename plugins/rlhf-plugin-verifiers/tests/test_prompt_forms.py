@@ -128,5 +128,5 @@ def test_a_reward_that_no_completion_could_earn_is_refused_by_a_dry_run(
 
 
 def test_only_the_form_that_is_needed_is_asked_for() -> None:
-    assert R1ZeroConfig().asked_form == AnswerTagsConfig().asked_form == ("<answer>",)
-    assert R1ZeroConfig(form_in_prompt=False).asked_form == ()
+    assert R1ZeroConfig().format_markers == AnswerTagsConfig().format_markers == ("<answer>",)
+    assert R1ZeroConfig(form_in_prompt=False).format_markers == ()

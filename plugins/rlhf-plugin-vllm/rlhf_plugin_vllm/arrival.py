@@ -47,7 +47,7 @@ Tokens = Mapping[Position, CanaryToken]
 
 
 @dataclass
-class Older:
+class OlderVersionTest:
     """What an engine and the trainer answered with an earlier version."""
 
     least: float
@@ -88,7 +88,7 @@ class Change(NamedTuple):
         return self.now.engine - self.before.engine
 
 
-class Lasting:
+class PersistentDrift:
     """Means of each token's signed difference of engine and trainer, in which rounding cancels."""
 
     def __init__(self) -> None:
@@ -108,15 +108,15 @@ class Lasting:
         return _size(means[position][0] for position in lasting) / _spread(now[position] for position in lasting)
 
 
-class Arrival:
+class UpdateCheck:
     """What is known of one engine, from its first version on, where it and the trainer differ by rounding alone."""
 
     def __init__(self, tokens: Sequence[CanaryToken], least_noise: float, noise: float | None = None) -> None:
         self.noise = max(least_noise, noise_of(tokens) if noise is None else noise)
         """Mean difference of a logprob, as a multiple of its ``spread``."""
         first = _by_position(tokens)
-        self._still, self._nearer = Older(STILL_FROM, first), Older(NEARER_FROM, first)
-        self._lasting = Lasting()
+        self._still, self._nearer = OlderVersionTest(STILL_FROM, first), OlderVersionTest(NEARER_FROM, first)
+        self._lasting = PersistentDrift()
 
     def missing(self, tokens: Sequence[CanaryToken], *, any_noise: bool = False) -> str:
         """How the engine's weights are seen to differ, or ""; with ``any_noise`` only what changed is looked at."""

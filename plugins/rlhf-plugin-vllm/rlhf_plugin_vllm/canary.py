@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from rlhf_core.config import RlhfError
-from rlhf_core.models import ModelError, has_no_weights
+from rlhf_core.models import ModelError, has_meta_weights
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
-from rlhf_plugin_vllm.arrival import Arrival, CanaryToken, least_noise
+from rlhf_plugin_vllm.arrival import CanaryToken, UpdateCheck, least_noise
 from rlhf_plugin_vllm.skeleton import Skeleton
 
 TEXTS = (
@@ -59,13 +59,13 @@ class Canary:
         device: torch.device | None = None,
     ) -> None:
         model = policy.model
-        here = None if has_no_weights(model) else next(model.parameters()).device
+        here = None if has_meta_weights(model) else next(model.parameters()).device
         self.device: torch.device | None = here if device is None else device
         untrained = {name: p for name, p in model.named_parameters() if not p.requires_grad} if frozen is None else {}
         self._frozen: Mapping[str, torch.Tensor] = untrained if frozen is None else frozen
         self.skeleton = Skeleton(model)
         self._lock = threading.Lock()
-        self._arrivals: dict[tuple[str, str], Arrival] = {}
+        self._arrivals: dict[tuple[str, str], UpdateCheck] = {}
         """By number type and engine."""
         length = max(1, min(TOKENS, context // 2))
         self.sampling = SamplingParams(max_tokens=length, temperature=temperature or 1.0)
@@ -108,13 +108,13 @@ class Canary:
         output = self.skeleton(weight, device, dtype, ids, use_cache=False)
         return [output.logits[n, : len(row)] for n, row in enumerate(rows)]
 
-    def _arrival(self, sent: Sent, tokens: Sequence[CanaryToken]) -> Arrival:
+    def _arrival(self, sent: Sent, tokens: Sequence[CanaryToken]) -> UpdateCheck:
         """What is known of an engine; one that comes later than others is measured by the noise of theirs."""
         key = (sent.dtype, sent.where)
         if key not in self._arrivals:
             others = [arrival.noise for (dtype, _), arrival in self._arrivals.items() if dtype == sent.dtype]
             noise = None if sent.first else max(others, default=None)
-            self._arrivals[key] = Arrival(tokens, least_noise(sent.dtype), noise)
+            self._arrivals[key] = UpdateCheck(tokens, least_noise(sent.dtype), noise)
         return self._arrivals[key]
 
     def _tokens(self, rollout: Rollout, logits_TV: torch.Tensor) -> list[CanaryToken]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, has_no_weights
+from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
@@ -82,7 +82,7 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
 def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     """What vLLM starts with; whether it has no weights. Of a policy read by parts it starts with any weights, as all
     come with the first version, or under LoRA with the files of the base weights."""
-    if not has_no_weights(policy.model):
+    if not has_meta_weights(policy.model):
         save_base(policy, folder)
         return False
     save_shape(policy, folder)
@@ -103,7 +103,7 @@ def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[
         return None
     if not files.rank:
         return {}
-    if has_no_weights(model):
+    if has_meta_weights(model):
         return FrozenOnDisk(model)
     folder = files.own / "frozen"
     folder.mkdir()

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlhf_core.distributed import decoder_layers
-from rlhf_core.models import has_no_weights, read_elements
+from rlhf_core.models import has_meta_weights, read_elements
 
 Value = Callable[[str], torch.Tensor]
 """Name of a parameter -> its weight, where and in the number type that the skeleton computes in."""
@@ -160,7 +160,7 @@ class FrozenOnDisk(Mapping[str, torch.Tensor]):
             self._reads[name] = lambda: read(0, shape.numel()).view(shape).to(dtype)
             return torch.nn.Parameter(torch.empty_like(parameter), requires_grad=False)
 
-        if has_no_weights(copied):
+        if has_meta_weights(copied):
             read_elements(copied, remembered)
 
     def __getitem__(self, name: str) -> torch.Tensor:

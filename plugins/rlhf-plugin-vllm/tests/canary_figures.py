@@ -17,7 +17,7 @@ import torch
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_vllm.arrival import Change, Lasting, noise_of
+from rlhf_plugin_vllm.arrival import Change, PersistentDrift, noise_of
 from rlhf_plugin_vllm.canary import Canary, Sent
 from rlhf_testing import policy_context
 
@@ -104,7 +104,7 @@ def measured(ctx: BuildContext, engine: Engine, updates: Updates, count: int) ->
     version, the engine's change / the trainer's, the engine's distance to the sent version / to the one before, noise /
     that of the first version, and the lasting part of it / noise of the first."""
     canary = Canary(ctx.policy, ctx.policy.context, 1.0)
-    rows, before, first, lasting = [], {}, 0.0, Lasting()
+    rows, before, first, lasting = [], {}, 0.0, PersistentDrift()
     for sent, rollouts in versions(ctx, engine, updates, count):
         tokens = canary.tokens(sent, rollouts)
         first = first or noise_of(tokens)

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models.precision import set_precision
-from rlhf_plugin_vllm.arrival import Arrival, CanaryToken
+from rlhf_plugin_vllm.arrival import CanaryToken, UpdateCheck
 from rlhf_plugin_vllm.canary import Canary
 
 _spec = importlib.util.spec_from_file_location("canary_figures", Path(__file__).with_name("canary_figures.py"))
@@ -75,7 +75,7 @@ def version(engine: float, trainer: float) -> list[CanaryToken]:
 
 
 def test_changes_below_the_noise_add_up_until_an_engine_that_stands_still_is_found() -> None:
-    arrival = Arrival(version(0.01, 0.0), 5e-4)
+    arrival = UpdateCheck(version(0.01, 0.0), 5e-4)
     assert arrival.noise == pytest.approx(0.01)
     seen = [arrival.missing(version(0.01, 0.001 * step)) for step in range(1, 8)]
     assert seen[:4] == [""] * 4
@@ -83,19 +83,19 @@ def test_changes_below_the_noise_add_up_until_an_engine_that_stands_still_is_fou
 
 
 def test_an_engine_that_answers_at_random_is_found_by_what_it_is_nearer_to() -> None:
-    arrival = Arrival(version(0.01, 0.0), 5e-4)
+    arrival = UpdateCheck(version(0.01, 0.0), 5e-4)
     seen = [arrival.missing(version(0.01 * (1 + step % 2), 0.02 * step), any_noise=True) for step in range(1, 8)]
     assert seen[:4] == [""] * 4
     assert "nearer to those of an earlier version" in next(filter(None, seen))
 
 
 def test_one_token_that_changed_says_nothing() -> None:
-    arrival = Arrival(version(0.01, 0.0), 5e-4)
+    arrival = UpdateCheck(version(0.01, 0.0), 5e-4)
     assert arrival.missing([token(0, 0.01, 0.3), *version(0.01, 0.0)[1:]], any_noise=True) == ""
 
 
 def test_a_difference_that_grows_beyond_rounding_is_found() -> None:
-    arrival = Arrival(version(0.01, 0.0), 5e-4)
+    arrival = UpdateCheck(version(0.01, 0.0), 5e-4)
     assert "times as much as with the first version" in arrival.missing(version(0.1, 0.0))
     assert arrival.missing(version(0.1, 0.0), any_noise=True) == ""
 

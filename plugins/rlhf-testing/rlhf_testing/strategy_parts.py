@@ -15,7 +15,7 @@ from rlhf_core.config import ComponentConfig, RlhfError
 from rlhf_core.distributed import OptimizerPlan
 from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.models.slices import remember, stored_in
-from rlhf_core.plugins.strategy_protocols import GroupFactory, LoneWork, ShardedForward, ShardedLoading
+from rlhf_core.plugins.strategy_protocols import GroupFactory, RankZeroSections, ShardedForward, ShardedLoading
 from rlhf_testing.report import require
 from rlhf_testing.strategy_optimizer import plan_of
 
@@ -165,7 +165,7 @@ class _Unlike(Exception):
 
 def check_lone_work(config: ComponentConfig, strategy: Any, folder: Path) -> None:
     """The others wait for rank 0, and hear of its error; ``folder`` is one that all ranks see."""
-    if not issubclass(type(strategy), LoneWork):
+    if not issubclass(type(strategy), RankZeroSections):
         return
     done = folder / "done alone"
     with strategy.alone("the conformance kit"):

@@ -94,10 +94,10 @@ class Choice(NamedTuple):
         return self.backend.name if self.backend else BY_SEGMENT
 
 
-class Chosen:
+class UsedBackends:
     """What packed attention takes in this process."""
 
-    taken: ClassVar[dict[str, Choice]] = {}
+    by_name: ClassVar[dict[str, Choice]] = {}
     """By name; :func:`select_backend` fills it in."""
     allowed = tuple(backend.name for backend in BACKENDS)
     """Names of backends that are tried."""
@@ -117,9 +117,9 @@ def select_backend(
     one_size = query.shape[3] == key.shape[3] == value.shape[3]
     if one_size and query.device.type in DEVICES and dtype in (torch.float16, torch.bfloat16):
         heads = query.shape[1], key.shape[1], query.shape[3]
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        choice = first_backend(Kind(query.device, dtype, *heads, window is not None, deterministic), Chosen.allowed)
-    Chosen.taken[choice.name] = choice
+        kind = Kind(query.device, dtype, *heads, window is not None, torch.are_deterministic_algorithms_enabled())
+        choice = first_backend(kind, UsedBackends.allowed)
+    UsedBackends.by_name[choice.name] = choice
     return choice.backend
 
 
@@ -209,7 +209,7 @@ class Row:
     positions: list[int]
     """Within each sequence."""
     segments: tuple[Segment, ...]
-    predicting: list[int]
+    target_positions: list[int]
     """Places whose output predicts each completion token, completion after completion."""
 
 
@@ -218,7 +218,7 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
     ids: list[int] = []
     positions: list[int] = []
     segments: list[Segment] = []
-    predicting: list[int] = []
+    target_positions: list[int] = []
     prompt_spans: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def lay(tokens: list[int], first: int, prompt: tuple[int, int] = (0, 0)) -> tuple[int, int]:
@@ -239,8 +239,8 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
         else:
             last = lay([*prompt, *fed], 0)[0] + len(prompt) - 1
             start = last + 1
-        predicting += [last, *range(start, start + len(fed))][: len(completion)]
-    return Row(ids, positions, tuple(segments), predicting)
+        target_positions += [last, *range(start, start + len(fed))][: len(completion)]
+    return Row(ids, positions, tuple(segments), target_positions)
 
 
 def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share: bool) -> torch.Tensor:
@@ -249,7 +249,7 @@ def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share:
 
 
 def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
-    """Hidden states ``[len(row.predicting), H]`` at the places of a row that predict."""
+    """Hidden states ``[len(row.target_positions), H]`` at the places of a row that predict."""
     device = next(trunk.parameters()).device
     mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).as_subclass(Segments)
     mask.segments, mask.prepared = row.segments, {}
@@ -259,7 +259,7 @@ def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
         attention_mask=mask,
         use_cache=False,
     )
-    return out.last_hidden_state[0, on_device(row.predicting, device)]
+    return out.last_hidden_state[0, on_device(row.target_positions, device)]
 
 
 def attend(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import Ids, cache_argument, on_device, pad_right, row_places, trunk_and_head
+from rlhf_core.models.layers.trunk_and_head import Ids, cache_argument, grid_index, on_device, pad_right, trunk_and_head
 
 
 def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -35,7 +35,7 @@ def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
         cache.batch_select_indices(prompt_of_B)
         rest_BRH = _run_completions(trunk, completions, lengths_P[prompt_of_B], real_PL[prompt_of_B], cache)
         hidden_BTH = torch.cat([hidden_BTH, rest_BRH], dim=1)
-    return hidden_BTH[row_places([len(c) for c in completions], device)]
+    return hidden_BTH[grid_index([len(c) for c in completions], device)]
 
 
 def _run_prompts(trunk: Any, unique: list[tuple[int, ...]], real_PL: torch.Tensor) -> tuple[torch.Tensor, Any]:

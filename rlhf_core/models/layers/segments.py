@@ -89,7 +89,7 @@ class Layout:
     """int32, one more than segments."""
     key_starts: torch.Tensor
     """int32, one more than segments."""
-    key_places_K: torch.Tensor | None
+    key_positions_K: torch.Tensor | None
     """Places in the row of the keys of all segments; None where they are the row itself."""
     longest_query: int
     longest_key: int
@@ -119,8 +119,8 @@ def attend_row(
 ) -> torch.Tensor:
     """:func:`attend_by_segment` of query, key and value, by ``operator``: :func:`by_torch` or :func:`by_flash_attn`."""
     query_NAD, key_KAD, value_KAD = (x[0].transpose(0, 1) for x in inputs)
-    if row.key_places_K is not None:
-        key_KAD, value_KAD = (x.index_select(0, row.key_places_K) for x in (key_KAD, value_KAD))
+    if row.key_positions_K is not None:
+        key_KAD, value_KAD = (x.index_select(0, row.key_positions_K) for x in (key_KAD, value_KAD))
     query_NAD, key_KAD, value_KAD = (x.contiguous() for x in (query_NAD, key_KAD, value_KAD))
     return operator(query_NAD, key_KAD, value_KAD, row, scaling, window).unsqueeze(0)
 
@@ -194,7 +194,7 @@ BLOCK = 128
 """Queries and keys of a block, FlexAttention's default."""
 
 
-class Seen(NamedTuple):
+class VisibleKeys(NamedTuple):
     """What each query sees: keys ``own_N .. itself`` and ``prompt_N .. end_N - 1``; int64 on the host."""
 
     own_N: np.ndarray
@@ -202,9 +202,9 @@ class Seen(NamedTuple):
     end_N: np.ndarray
 
 
-def seen_by(segments: Sequence[Segment], window: int | None) -> Seen:
+def visible_keys(segments: Sequence[Segment], window: int | None) -> VisibleKeys:
     """The two stretches of keys that each token of a row sees."""
-    parts: list[Seen] = []
+    parts: list[VisibleKeys] = []
     for segment in segments:
         (start, stop), (prompt, end) = segment.own, segment.prompt
         positions = np.arange(start, stop)
@@ -212,15 +212,15 @@ def seen_by(segments: Sequence[Segment], window: int | None) -> Seen:
         if window is not None:
             own = np.maximum(own, positions - window + 1)
             first = np.minimum(np.maximum(first, positions - start + end - window + 1), end)
-        parts.append(Seen(own, first, np.full_like(positions, end)))
-    return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        parts.append(VisibleKeys(own, first, np.full_like(positions, end)))
+    return VisibleKeys(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def block_mask(segments: Sequence[Segment], window: int | None, device: torch.device) -> BlockMask:
     """The mask of a row for ``flex_attention``, on its device; nothing waits for the device."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    seen = seen_by(segments, window)
+    seen = visible_keys(segments, window)
     length = len(seen.own_N)
     part_RC, whole_RC = _blocks(seen)
     ordered = [_ordered(blocks, device) for blocks in (part_RC, whole_RC, part_RC.T, whole_RC.T)]
@@ -242,7 +242,7 @@ def _sees(own_N: torch.Tensor, prompt_N: torch.Tensor, end_N: torch.Tensor) -> C
     return sees
 
 
-def _blocks(seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(seen: VisibleKeys) -> tuple[np.ndarray, np.ndarray]:
     """Blocks ``[R, C]`` of which something is seen but not all, and those that every query sees whole."""
     length = len(seen.own_N)
     count = -(-length // BLOCK)

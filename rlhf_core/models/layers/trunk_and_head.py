@@ -30,7 +30,7 @@ class TrunkAndHead:
     """Hidden states to logits. Some models do more to the logits (:func:`has_linear_head`)."""
 
 
-def take_apart(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
+def split_lm_head(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
     """Return trunk and head of a causal LM (adapters included), None where they cannot be found, and with ``linear``
     also where ``head(trunk(ids))`` are not the model's logits.
     """
@@ -45,8 +45,8 @@ def take_apart(model: Any, *, linear: bool = False) -> TrunkAndHead | None:
 
 
 def trunk_and_head(model: Any) -> TrunkAndHead:
-    """As :func:`take_apart`, for a model of which ``has_linear_head(model)`` is known to hold."""
-    parts = take_apart(model)
+    """As :func:`split_lm_head`, for a model of which ``has_linear_head(model)`` is known to hold."""
+    parts = split_lm_head(model)
     assert parts is not None, f"{type(base_model(model)).__name__} does not split; call has_linear_head(model) first"
     return parts
 
@@ -59,7 +59,7 @@ def cache_argument(module: Any) -> str | None:
 
 def compute_dtype(model: torch.nn.Module) -> torch.dtype:
     """Number type of the trunk's matrix products: its weights' own, unless it runs in mixed precision."""
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     owner = base_model(model) if parts is None else parts.trunk
     return getattr(owner, "compute_dtype", next(model.parameters()).dtype)
 
@@ -117,7 +117,7 @@ def has_linear_head(model: torch.nn.Module) -> bool:
     """Whether ``head(trunk(ids))`` are the model's logits, tried once; some models scale or cap them (Gemma 2)."""
     base = base_model(model)
     if base not in _linear_heads and next(base.parameters()).is_meta:
-        return take_apart(model) is not None  # without weights there is nothing to try; the first forward does
+        return split_lm_head(model) is not None  # without weights there is nothing to try; the first forward does
     if base not in _linear_heads:
         with torch.no_grad(), quiet(model):
             _linear_heads[base] = _split_agrees(model)
@@ -132,7 +132,7 @@ def probe_ids(model: torch.nn.Module) -> list[list[int]]:
 
 def _split_agrees(model: torch.nn.Module) -> bool:
     """The head's output *is* the logits; it is enlarged, so that a cap or a scale shows where logits are small."""
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     if parts is None:
         return False
     seen: dict[str, torch.Tensor] = {}
@@ -242,7 +242,7 @@ def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tenso
     return ids_BL, (torch.arange(ids_BL.shape[1], device=device)[None, :] < sizes_B[:, None]).long()
 
 
-def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def grid_index(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """``(row_N, column_N)`` of the values of right-padded rows of these sizes, without waiting for the device."""
     pairs = [(b, t) for b, size in enumerate(sizes) for t in range(size)]
     table = on_device(pairs, device).reshape(-1, 2)
@@ -254,12 +254,12 @@ def pad_values(values_N: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     if values_N.shape != (sum(sizes),):
         raise ValueError(f"values of shape {tuple(values_N.shape)} for rows of {sum(sizes)}")
     empty_BT = values_N.new_zeros((len(sizes), max(sizes)))
-    return empty_BT.index_put(row_places(sizes, values_N.device), values_N)
+    return empty_BT.index_put(grid_index(sizes, values_N.device), values_N)
 
 
-def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def target_positions(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
-    row_N, column_N = row_places([len(c) for c in completions], device)
+    row_N, column_N = grid_index([len(c) for c in completions], device)
     return row_N, column_N + on_device([len(p) - 1 for p in prompts], device)[row_N]
 
 
@@ -273,12 +273,12 @@ def padded_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
     device = next(model.parameters()).device
     ids_BL = pad_right(_inputs(prompts, completions), device)
     hidden_BLH = trunk_and_head(model).trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
-    return hidden_BLH[predicting(prompts, completions, device)]
+    return hidden_BLH[target_positions(prompts, completions, device)]
 
 
 def padded_logits(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
     """Return ``logits_NV`` from the model's own forward, for models that do not split."""
     device = next(model.parameters()).device
-    rows, positions = predicting(prompts, completions, device)
+    rows, positions = target_positions(prompts, completions, device)
     logits_BLV = base_model(model)(input_ids=pad_right(_inputs(prompts, completions), device), use_cache=False).logits
     return logits_BLV[rows, positions]

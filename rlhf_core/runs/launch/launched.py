@@ -23,7 +23,7 @@ COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which torchrun and srun say how many processes they start."""
 
 
-class Leader(Protocol):
+class RankZeroLauncher(Protocol):
     """Rank 0, which plans the run."""
 
     def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
@@ -41,7 +41,7 @@ class LaunchedRank(Protocol):
     rank: int
     world_size: int
 
-    def lead(self) -> AbstractContextManager[Leader]:
+    def lead(self) -> AbstractContextManager[RankZeroLauncher]:
         """Rank 0's side; the others hear how the block ends."""
         ...
 

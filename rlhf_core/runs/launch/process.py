@@ -20,7 +20,7 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus
 from rlhf_core.plugins.registry import Registry, check_component
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.runs.launch.ranks import how_to_go_on
+from rlhf_core.runs.launch.ranks import resume_command
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded, UserError
@@ -54,7 +54,7 @@ def run_plan(
         plan,
         strategy,
         hooks,
-        resume_hint=resume_hint or how_to_go_on(run_dir),
+        resume_hint=resume_hint or resume_command(run_dir),
         resume=resume,
         environment=environment(),
         deadlines=getattr(config.trainer, "deadlines", None),

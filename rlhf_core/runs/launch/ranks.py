@@ -24,7 +24,7 @@ from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import OtherRankFailed, RlhfError
 
 
-def how_to_go_on(run_dir: Path) -> str:
+def resume_command(run_dir: Path) -> str:
     """What to do to resume a run that no other launcher started, for messages."""
     return f"go on with: rlhf train --resume {run_dir}"
 
@@ -42,7 +42,7 @@ class RankFailed(RlhfError):
 
     def __init__(self, code: int, report: dict[str, Any], run_dir: Path) -> None:
         self.exit_code = int(report.get("exit_code", 1))
-        hint = how_to_go_on(run_dir)
+        hint = resume_command(run_dir)
         if report.get("clear"):
             super().__init__(report["text"])
         elif "text" in report:

@@ -17,15 +17,15 @@ from rlhf_core.plugins.component_calls import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunEnd
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.runs.launch.launched import Leader
+from rlhf_core.runs.launch.launched import RankZeroLauncher
 from rlhf_core.runs.launch.process import environment, set_up_torch
 from rlhf_core.runs.launch.process import run_plan as run_plan
 from rlhf_core.runs.launch.process_end import sigterm_as_interrupt
-from rlhf_core.runs.launch.ranks import how_to_go_on
+from rlhf_core.runs.launch.ranks import resume_command
 from rlhf_core.runs.launch.resume import planned_resume as planned_resume
 from rlhf_core.runs.launch.resume import record
 from rlhf_core.runs.launch.rows import with_rows as with_rows
-from rlhf_core.runs.read import held_by_this_process
+from rlhf_core.runs.read import locked_run_dir
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display
 from rlhf_core.types.errors import PluginError, RlhfError
@@ -63,14 +63,14 @@ def launch(
     *,
     resume: bool,
     display: Display,
-    rank_0: Leader | None = None,
+    rank_0: RankZeroLauncher | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait."""
     run = RunDir(run_dir)
     first_new_folder = first_missing(run_dir)
     with contextlib.ExitStack() as stack:
         if resume:
-            stack.enter_context(held_by_this_process(run_dir))
+            stack.enter_context(locked_run_dir(run_dir))
             for text in record(run, plan):
                 display.say(text)
             if (summary := completed(run)) is not None:
@@ -85,8 +85,8 @@ def launch(
             run.failure.unlink(missing_ok=True)
         else:
             run.create(plan, environment())
-            stack.enter_context(held_by_this_process(run_dir))
-        hint = how_to_go_on(run_dir) if rank_0 is None else rank_0.resume_hint(run_dir)
+            stack.enter_context(locked_run_dir(run_dir))
+        hint = resume_command(run_dir) if rank_0 is None else rank_0.resume_hint(run_dir)
         failure: BaseException | None = None
         try:
             if rank_0 is not None:

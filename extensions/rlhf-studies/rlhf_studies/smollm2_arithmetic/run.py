@@ -12,7 +12,7 @@ from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.models import ModelConfig
 from rlhf_core.runs import wilson
 from rlhf_core.training import SamplingSettings
-from rlhf_plugin_verifiers.numeric import stated_number
+from rlhf_plugin_verifiers.numeric import final_number
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, recorded_cost
 from rlhf_studies.common.runs import Run, train
@@ -74,7 +74,7 @@ def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list
     for how, temperature in TEMPERATURES.items():
         params = sampling.params(temperature=temperature)
         rollouts = sampler.sample(prompts, params, 1, settings["seed"], "raw")
-        numbers = [stated_number(rollout.text) for rollout in rollouts]
+        numbers = [final_number(rollout.text) for rollout in rollouts]
         right[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
     return right
 

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.data import DatasetError, Tool
 from rlhf_plugin_agents.scorers import sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 
@@ -99,14 +99,14 @@ def task_of(row: Mapping[str, Any], category: str, answers: Sequence[Answer]) ->
     ]
     wrong = [{"name": offered(functions[0])["function"]["name"], "arguments": {"no_such_parameter": 1}}]
 
-    def open_room(seed: int) -> Room:
-        return Room(ToolBox([offered(f) for f in functions], _called, strict=False))
+    def open_session(seed: int) -> TaskSession:
+        return TaskSession(ToolBox([offered(f) for f in functions], _called, strict=False))
 
     return AgentTask(
         row["id"],
         category,
         tuple(row["question"][0]),
-        open_room,
+        open_session,
         lambda trajectory, room: judged(functions, answers, trajectory),
         {
             "oracle": Script(right, "None of the functions fits.", together=True),

@@ -15,7 +15,7 @@ from rlhf_plugin_agents.agents.react import call_in_text
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.scorers import exact_match, sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import Documents
 from rlhf_plugin_agents.trajectory import AgentTrajectory
@@ -45,7 +45,7 @@ def _task(hops: int, number: int, rng: random.Random, filler: int) -> AgentTask:
         "to its twin town. At which town do you arrive?"
     )
 
-    def judge(trajectory: AgentTrajectory, room: Room) -> Verdict:
+    def judge(trajectory: AgentTrajectory, room: TaskSession) -> Verdict:
         value = exact_match(trajectory.answer, {"answer": answer})
         process = sequence_match([str(c.arguments.get("title")) for c in trajectory.calls], chain[:-1])
         return Verdict(value, value == 1.0, process, f"wanted: {answer}")
@@ -54,7 +54,7 @@ def _task(hops: int, number: int, rng: random.Random, filler: int) -> AgentTask:
         f"hops_{hops}/{number}",
         f"hops_{hops}",
         ({"role": "user", "content": question},),
-        lambda seed: Room(ToolBox([SPEC], lambda name, arguments: documents.call(**arguments))),
+        lambda seed: TaskSession(ToolBox([SPEC], lambda name, arguments: documents.call(**arguments))),
         judge,
         {"oracle": Script(calls, answer), "wrong": Script(calls, chain[-2]), "reader": ChainReader()},
         level=hops,

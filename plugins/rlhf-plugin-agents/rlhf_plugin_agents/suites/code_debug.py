@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_core.config import RlhfError
 from rlhf_plugin_agents.agents.code_executor import FIXED, RUN, code_in
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.config import PythonExecConfig
 from rlhf_plugin_agents.tools.library import DATA
@@ -50,17 +50,17 @@ def _task(row: Mapping[str, Any], tool: PythonExecConfig) -> AgentTask:
     wrong = f"def {row['function']}(*values):\n    raise RuntimeError('no repair')"
     check = {"name": RUN, "arguments": {"code": f"{row['fixed']}\n{shown}\nprint('ok')"}}
 
-    def open_room(seed: int) -> Room:
+    def open_session(seed: int) -> TaskSession:
         from rlhf_plugin_agents.tools.python import PythonExec
 
         interpreter = PythonExec(tool.sandbox, stateful=tool.stateful)
-        return Room(ToolBox([tool.spec()], lambda name, arguments: interpreter.call(**arguments)))
+        return TaskSession(ToolBox([tool.spec()], lambda name, arguments: interpreter.call(**arguments)))
 
     return AgentTask(
         row["id"],
         tier,
         ({"role": "user", "content": question},),
-        open_room,
+        open_session,
         lambda trajectory, room: judged(row, tool.sandbox, trajectory),
         {"oracle": Script([check], _answer(row["fixed"])), "wrong": Script([check], _answer(wrong))},
         level=TIERS.index(tier) + 1,

@@ -13,7 +13,7 @@ from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.scorers import gaia_match
 from rlhf_plugin_agents.suites.own import own_task, rows_of
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.attachments import Attachments
 from rlhf_plugin_agents.tools.box import Answer, ToolBox
 from rlhf_plugin_agents.tools.config import DocumentsConfig, FilesConfig, SearchConfig
@@ -120,10 +120,10 @@ def _task(row: Mapping[str, Any], folder: Path, box: Callable[[], ToolBox]) -> A
     def wrap(tool: str, arguments: Mapping[str, Any], answer_call: Answer) -> str:
         return files.call(**arguments) if tool == "files" else answer_call(tool, arguments)
 
-    def open_room(seed: int) -> Room:
-        return Room(box().around(wrap, *([FilesConfig().spec()] if attached else [])))
+    def open_session(seed: int) -> TaskSession:
+        return TaskSession(box().around(wrap, *([FilesConfig().spec()] if attached else [])))
 
-    def judge(trajectory: AgentTrajectory, room: Room) -> Verdict:
+    def judge(trajectory: AgentTrajectory, room: TaskSession) -> Verdict:
         value = gaia_match(trajectory.answer, {"answer": answer})
         return Verdict(value, value == 1.0, None, f"wanted: {answer}")
 
@@ -133,7 +133,7 @@ def _task(row: Mapping[str, Any], folder: Path, box: Callable[[], ToolBox]) -> A
         str(row["task_id"]),
         f"level_{level}",
         ({"role": "user", "content": with_files(str(row["Question"]), attached)},),
-        open_room,
+        open_session,
         judge,
         {"oracle": Script(calls, answer), "wrong": Script(calls, "I do not know")},
         system=PROMPT,

@@ -13,7 +13,7 @@ from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
@@ -40,7 +40,7 @@ def _task(row: Mapping[str, Any]) -> AgentTask:
         row["id"],
         row["category"],
         ({"role": "user", "content": f"{row['prompt']} The document '{row['title']}' says it."},),
-        lambda seed: Room(ToolBox(SPECS, lambda name, arguments: _answer(row, name, arguments))),
+        lambda seed: TaskSession(ToolBox(SPECS, lambda name, arguments: _answer(row, name, arguments))),
         lambda trajectory, room: judged(row, trajectory),
         {
             "oracle": Script(calls, row["answer"]),

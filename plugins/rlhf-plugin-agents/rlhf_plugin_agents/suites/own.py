@@ -12,7 +12,7 @@ from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_agents.trajectory import AgentTrajectory
@@ -50,7 +50,7 @@ def own_task(row: Mapping[str, Any], shared: ToolBox, system: str = "") -> Agent
         row["id"],
         row["category"],
         ({"role": "user", "content": row["prompt"]},),
-        lambda seed: Room(shared.only([s["function"]["name"] for s in shared.specs])),
+        lambda seed: TaskSession(shared.only([s["function"]["name"] for s in shared.specs])),
         lambda trajectory, room: judged(row, trajectory),
         {"oracle": Script(row["calls"], row["answer"]), "wrong": Script(row["calls"], row["wrong"][0])},
         system=system,

@@ -23,7 +23,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class TaskSession:
     """One play of a task: its tools, with a state of its own, and its user."""
 
     box: ToolBox
@@ -38,9 +38,9 @@ class AgentTask:
     id: str
     category: str
     messages: Sequence[Message]
-    open: Callable[[int], Room]
+    open: Callable[[int], TaskSession]
     """A fresh room; called with the trial's seed."""
-    judge: Callable[[AgentTrajectory, Room], Verdict]
+    judge: Callable[[AgentTrajectory, TaskSession], Verdict]
     scripts: Mapping[str, Callable[[ModelRequest], Message]] = field(default_factory=dict[str, Any])
     """``oracle`` answers rightly and ``wrong`` wrongly, whatever the agent."""
     system: str = ""

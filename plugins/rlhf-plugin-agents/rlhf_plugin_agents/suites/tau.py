@@ -13,7 +13,7 @@ from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.agents.react import OBSERVATION, written_calls
 from rlhf_plugin_agents.scorers import sequence_match
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.suites.tau_files import STORES, domain_digest, open_store, read
 from rlhf_plugin_agents.suites.tau_store import TRANSFER, Store
 from rlhf_plugin_agents.suites.tau_user import ModelUsers
@@ -49,20 +49,20 @@ def task_of(
     said = "Done: " + ", ".join(row["outputs"]) if row["outputs"] else "That is done."
     name = f"{split}/{number}"
 
-    def open_room(seed: int) -> Room:
+    def open_session(seed: int) -> TaskSession:
         store = open_store(folder, domain)
         box = ToolBox(specs, ending(store), strict=False)
         if users is None:
-            return Room(box, scripted_user(), store)
+            return TaskSession(box, scripted_user(), store)
         user = users.user(row["instruction"], name, seed)
-        return Room(box, user, store, user.first)
+        return TaskSession(box, user, store, user.first)
 
     judged_by = [row["actions"], row["outputs"], domain_digest(folder, domain)]
     return AgentTask(
         name,
         domain,
         ({"role": "user", "content": row["instruction"]},),
-        open_room,
+        open_session,
         lambda trajectory, room: judged(row, folder, trajectory, room.state),
         {
             "oracle": Script(gold, said, plain=True),

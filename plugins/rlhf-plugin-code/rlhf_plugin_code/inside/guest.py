@@ -18,7 +18,7 @@ from rlhf_plugin_code.inside import values
 NAME = "solution"
 
 
-class Guest:
+class SandboxedProgram:
     """Objects that the tests may refer to, by number; ``module`` has the program's own names."""
 
     def __init__(self, channel: socket.socket, module: types.ModuleType) -> None:
@@ -120,7 +120,7 @@ def answer_tests(job: dict[str, Any], descriptor: int, begin: Callable[[], None]
     except BaseException as error:
         channel.sendall(values.pack(raised(error)))
         raise
-    guest = Guest(channel, module)
+    guest = SandboxedProgram(channel, module)
     guest.send({"ready": True})
     guest.serve()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlhf_plugin_code.inside import values
-from rlhf_plugin_code.inside.names import taken, used
+from rlhf_plugin_code.inside.names import required_names, used
 
 STOPS = ("StopIteration", "StopAsyncIteration")
 """End a loop in silence: ``all(map(f, cases))`` would hold. Raised in the tests only if they name one."""
@@ -206,7 +206,7 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
         compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
         exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
         sources = [job.get("setup", ""), *tests]
-        names, modules = taken(sources, job["names"], scope, module)
+        names, modules = required_names(sources, job["names"], scope, module)
         scope |= {name: module(name) for name in modules}
         ask.stops = any(name in used(sources) for name in STOPS)
     except BaseException as error:

@@ -20,7 +20,7 @@ class Unclear(ValueError):
     """Tests that read a name which nothing supplies, or that leave their verdict to the program."""
 
 
-class Taken(NamedTuple):
+class RequiredNames(NamedTuple):
     """Where the names come from that tests read and do not bind."""
 
     program: list[str]
@@ -28,12 +28,12 @@ class Taken(NamedTuple):
     """Of the standard library, to be imported on the tests' side."""
 
 
-def taken(
+def required_names(
     texts: Sequence[str],
     named: Sequence[str],
     defined: Collection[str] = (),
     load: Callable[[str], object | None] = sys.modules.get,
-) -> Taken:
+) -> RequiredNames:
     """The names that tests, run in one module, take from the program; :class:`Unclear` if that is open.
 
     ``named`` are the entry points that the row names, maybe called like built-in functions. Without any, or where the
@@ -49,7 +49,7 @@ def taken(
     modules = [name for name in rest if name in sys.stdlib_module_names and all(read[name])]
     rest = [name for name in rest if name not in modules]
     if None in starred:  # any of the rest may be that module's
-        return Taken(program or rest[:1], modules)
+        return RequiredNames(program or rest[:1], modules)
     _check_modules({name: load(name) for name in modules}, read)
     if named and not program and not {*named} & {n.attr for n in nodes if isinstance(n, ast.Attribute)}:
         raise Unclear(f"the tests read no {' and no '.join(named)} of the program")
@@ -58,7 +58,7 @@ def taken(
     if rest:
         raise Unclear(f"the tests read {', '.join(rest)}, which they neither define nor import")
     _check_comparisons(nodes, {*program})
-    return Taken(program, modules)
+    return RequiredNames(program, modules)
 
 
 def _reads(nodes: Iterable[ast.AST]) -> dict[str, list[str]]:

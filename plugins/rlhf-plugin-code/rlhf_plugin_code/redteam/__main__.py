@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlhf_plugin_code.redteam.arena import CONTROLS, LIMITS, Arena, Outcome, arena, as_row
 from rlhf_plugin_code.redteam.attacks import GROUPS
-from rlhf_plugin_code.sandbox import Sandbox, Starved
+from rlhf_plugin_code.sandbox import CpuUnavailable, Sandbox
 
 WORK = """
 import time
@@ -38,7 +38,7 @@ class Neighbour:
                 started = time.monotonic()
                 try:
                     self.wrong += not all(sandbox.tests(WORK, ["assert f(12) == 144"]).passed)
-                except Starved:
+                except CpuUnavailable:
                     self.missing += 1
                 self.times.append(time.monotonic() - started)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlhf_core.models.layers.packing import BACKENDS, Choice, Chosen
+from rlhf_core.models.layers.packing import BACKENDS, Choice, UsedBackends
 from rlhf_core.models.layers.trunk_and_head import compute_dtype, padded_logits
 from rlhf_core.models.precision import Precision, set_precision
 from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, Structure, structure
@@ -107,21 +107,21 @@ def _each_way(
 @contextmanager
 def selected_backends() -> Generator[dict[str, Choice], None, None]:
     """The backends that packed attention takes while this is entered, by name."""
-    before, Chosen.taken = Chosen.taken, dict[str, Choice]()
+    before, UsedBackends.by_name = UsedBackends.by_name, dict[str, Choice]()
     try:
-        yield Chosen.taken
+        yield UsedBackends.by_name
     finally:
-        Chosen.taken = before
+        UsedBackends.by_name = before
 
 
 @contextmanager
 def only_backend(name: str) -> Generator[None, None, None]:
     """While this is entered, no other backend with one call is taken."""
-    before, Chosen.allowed = Chosen.allowed, (name,)
+    before, UsedBackends.allowed = UsedBackends.allowed, (name,)
     try:
         yield
     finally:
-        Chosen.allowed = before
+        UsedBackends.allowed = before
 
 
 def _waits(what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> Iterator[Comparison]:

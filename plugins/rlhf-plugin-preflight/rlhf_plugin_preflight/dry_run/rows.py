@@ -82,9 +82,9 @@ def check_hub_model(path: str, where: str) -> None:
     """Look a model up that a component names, unless it is here; nothing but its ``config.json`` is downloaded."""
     from transformers import AutoConfig
 
-    from rlhf_core.models.paths import model_place
+    from rlhf_core.models.paths import model_folder
 
-    if path == "pocket" or Path(model_place(path)).expanduser().exists():
+    if path == "pocket" or Path(model_folder(path)).expanduser().exists():
         return
     try:
         AutoConfig.from_pretrained(path, local_files_only=not hub_reachable())

@@ -21,7 +21,7 @@ from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
 from rlhf_plugin_preflight.memory.sizes import Sizes, sizes_of
 from rlhf_plugin_preflight.memory.unknown import Unknown, without_values
 from rlhf_plugin_preflight.memory.update import Update, rehearse
-from rlhf_plugin_preflight.memory.weightless import weightless_model
+from rlhf_plugin_preflight.memory.weightless import meta_model
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, RunConfig
@@ -92,7 +92,7 @@ def footprint(
     ``prompt``, ``reply``: tokens instead of the data's; ``device``: bytes of each card, None: this machine's; ``check``
     sees the model first."""
     with _as_in_a_run(ctx.config), without_values() as unknown:
-        policy = weightless_model(ctx.config.model)
+        policy = meta_model(ctx.config.model)
         check(measure_model(ctx.config.model, policy))
         sizes = sizes_of(ctx.config, ctx, policy.context, prompt, reply)
         facts = _facts(ctx, policy, sizes, device_memory(on_cpu=on_cpu) if device is None else device, on_cpu)
@@ -100,9 +100,7 @@ def footprint(
         blocks = decoder_layers(policy.model)
         if len(blocks) <= DEPTHS[1] or not alike(blocks):
             return replace(_rehearsed(ctx, policy, sizes, unknown, on_cpu), engine=engine, facts=facts)
-        few, more = (
-            _rehearsed(ctx, weightless_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS
-        )
+        few, more = (_rehearsed(ctx, meta_model(ctx.config.model, depth), sizes, unknown, on_cpu) for depth in DEPTHS)
         whole_model: Footprint = _continued(few, more, (len(blocks) - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0]))
         size, update = measure_model(ctx.config.model, policy), whole_model.update.at_peak()
         return replace(whole_model, model=size, update=update, engine=engine, facts=facts)
@@ -163,7 +161,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
         sizes=sizes,
         reference=size.weights if run.keeps_copy else 0,
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
-        rewards=held_models(ctx),
+        rewards=reward_model_count(ctx),
         update=rehearse(ctx, sizes, unknown),
         sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
     )
@@ -249,7 +247,7 @@ def _samples_from_a_copy(run: Any) -> bool:
     return bool(ahead) and not keeps_own_weights(run.rollout)
 
 
-def held_models(ctx: BuildContext) -> int:
+def reward_model_count(ctx: BuildContext) -> int:
     """Bytes of the models of rewards and judges, by ``memory_models(run)`` or, without it, every path in their
     settings."""
     total = 0
@@ -267,11 +265,11 @@ def held_models(ctx: BuildContext) -> int:
 
 
 def _trunk_bytes(config: ModelConfig) -> int:
-    from rlhf_core.models import take_apart
+    from rlhf_core.models import split_lm_head
 
     try:
-        model = weightless_model(config).model
+        model = meta_model(config).model
     except ModelError:
         return 0  # the run itself says what is wrong with it
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     return tensor_bytes((model if parts is None else parts.trunk).parameters())

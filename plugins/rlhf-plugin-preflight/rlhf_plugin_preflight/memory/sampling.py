@@ -130,24 +130,24 @@ def _beside_weights(live: LiveBytes, growing: int) -> Parts:
 
 
 def _parts(model: Any) -> Any:
-    from rlhf_core.models import take_apart
+    from rlhf_core.models import split_lm_head
     from rlhf_core.training.forward import structure
 
-    return take_apart(model) if structure(model).split else None
+    return split_lm_head(model) if structure(model).split else None
 
 
 def _trunk(model: Any) -> Any:
-    from rlhf_core.models import take_apart
+    from rlhf_core.models import split_lm_head
 
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     return base_model(model) if parts is None else parts.trunk
 
 
 def decode_copy_bytes(model: Any) -> int:
     """Of the weights that ``rlhf_plugin_native.decode_step.DecodeStep`` copies; 0 where it serves no such model."""
-    from rlhf_core.models import take_apart
+    from rlhf_core.models import split_lm_head
 
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     if parts is None or not hasattr(parts.trunk, "layers"):
         return 0
     each = torch.empty((), dtype=compute_dtype(model)).element_size()
@@ -172,9 +172,9 @@ def decode_copy_bytes(model: Any) -> int:
 
 def head_bytes(model: Any) -> int:
     """Of the head, which is copied last: as it lies first, then into the other layout."""
-    from rlhf_core.models import take_apart
+    from rlhf_core.models import split_lm_head
 
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     return 0 if parts is None else tensor_bytes([parts.head.weight])
 
 

@@ -40,7 +40,7 @@ def describe(config: ModelConfig) -> Described:
         raise explain_failure(error, config, source, "model") from error
 
 
-def weightless_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
+def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
     """The model as :func:`~rlhf_core.models.load.load_policy` returns it, with ``layers`` decoder layers, without
     weights and without a tokenizer. Call it within :func:`rlhf_plugin_preflight.memory.unknown.without_values`."""
     described = describe(config)
@@ -118,12 +118,12 @@ def assume_structure(model: Any) -> None:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    from rlhf_core.models import last_token, take_apart
+    from rlhf_core.models import last_token, split_lm_head
     from rlhf_core.models.layers import packing, trunk_and_head
     from rlhf_core.training import forward
 
     base = trunk_and_head.base_model(model)
-    parts = take_apart(model)
+    parts = split_lm_head(model)
     text = base.config.get_text_config()
     is_split = parts is not None and all(getattr(text, name, None) in (None, 1.0) for name in RECURRENT_OR_CAPPED)
     keeps_keys = all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=text).layers)
@@ -142,4 +142,4 @@ def count_parameters(model: Any) -> tuple[int, int]:
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
 
 
-__all__ = ["Described", "ModelError", "count_parameters", "describe", "weightless_model"]
+__all__ = ["Described", "ModelError", "count_parameters", "describe", "meta_model"]

@@ -51,7 +51,7 @@ class AnswerTagsConfig(VerifierConfig):
     taught the tags before."""
 
     @property
-    def asked_form(self) -> tuple[str, ...]:
+    def format_markers(self) -> tuple[str, ...]:
         return ("<answer>",) if self.form_in_prompt else ()
 
     def check_prompt(self, prompt: Prompt) -> str | None:

@@ -53,7 +53,7 @@ class GymVerifierConfig(VerifierConfig):
     """``right`` gives nothing for less than a full score."""
 
     @property
-    def asked_form(self) -> tuple[str, ...]:
+    def format_markers(self) -> tuple[str, ...]:
         return ("<answer>",) if self.mode == "strict" else ()
 
     def check_prompt(self, prompt: Prompt) -> str | None:

@@ -10,14 +10,14 @@ from rlhf_plugin_verifiers.maths.text import boxes, last_box_is_open, own_part, 
 from rlhf_plugin_verifiers.number_forms import numbers, plain
 
 
-class Stated(NamedTuple):
+class FinalAnswer(NamedTuple):
     """The answer of a text; ``boxed`` if it stood in ``\\boxed{}``."""
 
     latex: str
     boxed: bool
 
 
-NO_ANSWER = Stated("", False)
+NO_ANSWER = FinalAnswer("", False)
 """Of a text that cannot have an answer, whatever else stands in it: its last box is never closed."""
 
 _WORDS = re.compile(r"[A-Za-z]+")
@@ -70,7 +70,7 @@ def is_formula(text: str) -> bool:
     return not words
 
 
-def stated_answer(text: str) -> Stated | None:
+def final_answer(text: str) -> FinalAnswer | None:
     """The boxed answer, one stated in another language, or a text that is a formula; :data:`NO_ANSWER` where the last
     box is never closed, None where math-verify must look."""
     text = without_plus(plain_digits(own_part(text)))
@@ -78,13 +78,13 @@ def stated_answer(text: str) -> Stated | None:
         return NO_ANSWER
     all_boxes = boxes(text)
     if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
-        return Stated(boxed_answer(text) or "", True)
+        return FinalAnswer(boxed_answer(text) or "", True)
     text = text.replace("\\$", "")
     if is_formula(text):
-        return Stated(text.strip().removesuffix("."), False)
+        return FinalAnswer(text.strip().removesuffix("."), False)
     statement = None if all_boxes else _last(_FOREIGN.finditer(text))
     values = numbers(plain(statement[1])) if statement else []
-    return Stated(str(values[0].value), False) if values else None
+    return FinalAnswer(str(values[0].value), False) if values else None
 
 
 _ANSWER_IS = re.compile(r"\banswer(?:\s+is|\s*:)\s*[:*]{0,3}([^\n]{1,200})", re.IGNORECASE)

@@ -93,7 +93,7 @@ class R1ZeroConfig(MathsConfig):
     taught the tags before."""
 
     @property
-    def asked_form(self) -> tuple[str, ...]:
+    def format_markers(self) -> tuple[str, ...]:
         return ("<answer>",) if self.form_in_prompt else ()
 
 

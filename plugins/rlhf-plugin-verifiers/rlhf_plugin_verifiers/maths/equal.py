@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from rlhf_plugin_verifiers.maths.answer import Stated
+from rlhf_plugin_verifiers.maths.answer import FinalAnswer
 from rlhf_plugin_verifiers.maths.bounds import MAX_LENGTH
 from rlhf_plugin_verifiers.maths.library import parse, same_value
 from rlhf_plugin_verifiers.maths.text import canonical, own_part, plain_digits, unspaced_numbers, without_plus
@@ -53,7 +53,7 @@ def _equal(gold: Any, stated: Any, rules: Rules) -> bool:
 
 
 @lru_cache(maxsize=512)
-def parsed(stated: Stated | None, text: str, targets: tuple[str, ...], reference: bool = False) -> tuple[Any, ...]:
+def parsed(stated: FinalAnswer | None, text: str, targets: tuple[str, ...], reference: bool = False) -> tuple[Any, ...]:
     """A stated answer as sympy expressions; without one, what math-verify finds of ``targets`` ``latex``, ``expr``."""
     if stated is None:
         return parse(unspaced_numbers(without_plus(plain_digits(own_part(text))[-TAIL:])), targets, reference=reference)

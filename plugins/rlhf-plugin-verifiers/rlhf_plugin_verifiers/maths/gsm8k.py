@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
 from rlhf_plugin_verifiers.number_forms import Number, same_number, whole_number
-from rlhf_plugin_verifiers.numeric import find_numbers, float_text, reference_number, stated_number
+from rlhf_plugin_verifiers.numeric import final_number, find_numbers, float_text, reference_number
 
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.graded import GradedVerifier
@@ -38,7 +38,7 @@ def read_number(completion: str, mode: str) -> Number | None:
         return next((f[0] for f in reversed(hash_numbers) if f), None)
     if mode == "last":
         return next(iter(reversed(find_numbers(text))), None)
-    stated = stated_number(text)
+    stated = final_number(text)
     return None if stated is None else stated.number
 
 

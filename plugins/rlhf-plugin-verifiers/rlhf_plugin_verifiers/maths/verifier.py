@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.data import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
-from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, is_formula, last_statement, stated_answer
+from rlhf_plugin_verifiers.maths.answer import FinalAnswer, boxed_answer, final_answer, is_formula, last_statement
 from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_letter, option, option_letter
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.library import contradicts
@@ -59,16 +59,16 @@ def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = F
         inside = boxed_answer(without_plus(plain_digits(own_part(completion))))
         if inside is None:
             return Verdict(False, False, "")
-        stated = Stated(inside, True)
+        stated = FinalAnswer(inside, True)
     else:
-        stated = stated_answer(completion)
+        stated = final_answer(completion)
     boxed = stated is not None and stated.boxed
     return Verdict(boxed, is_right(stated, completion, gold, rules), stated.latex if stated else "the last formula")
 
 
-def is_right(stated: Stated | None, completion: str, gold: str, rules: Rules) -> bool:
+def is_right(stated: FinalAnswer | None, completion: str, gold: str, rules: Rules) -> bool:
     """Whether a completion's answer equals the reference: the same letter, the same text, or the same mathematics."""
-    reference = stated_answer(gold)
+    reference = final_answer(gold)
     gold_latex = reference.latex if reference else gold
     letter, labelled = only_letter(gold_latex), option(gold_latex)
     if letter is not None:
@@ -91,7 +91,7 @@ def is_right(stated: Stated | None, completion: str, gold: str, rules: Rules) ->
     return equal(*values, rules) or same_assignments(gold_latex, stated.latex, _same_value(rules))
 
 
-def _picks(gold: Option, stated: Stated | None, completion: str, rules: Rules) -> bool:
+def _picks(gold: Option, stated: FinalAnswer | None, completion: str, rules: Rules) -> bool:
     """Whether an answer picks an option: by its letter, or where it names none, by what the letter stands for."""
     letter = _letter(stated, completion, explicit=True)
     if letter is not None:
@@ -107,7 +107,7 @@ def _picks(gold: Option, stated: Stated | None, completion: str, rules: Rules) -
     return chosen_letter(completion) == gold.letter
 
 
-def _letter(stated: Stated | None, completion: str, *, explicit: bool = False) -> str | None:
+def _letter(stated: FinalAnswer | None, completion: str, *, explicit: bool = False) -> str | None:
     """The letter that a completion picks; a box that holds none picks none."""
     if stated is not None and (stated.boxed or option_letter(stated.latex)):
         return option_letter(stated.latex)
@@ -116,9 +116,8 @@ def _letter(stated: Stated | None, completion: str, *, explicit: bool = False) -
 
 def _same_value(rules: Rules) -> Callable[[str, str], bool]:
     def same(reference: str, stated: str) -> bool:
-        targets = rules.targets
-        values = parsed(Stated(reference, True), reference, targets), parsed(Stated(stated, True), stated, targets)
-        return same_text(reference, stated) or equal(*values, rules)
+        gold, given = (parsed(FinalAnswer(text, True), text, rules.targets) for text in (reference, stated))
+        return same_text(reference, stated) or equal(gold, given, rules)
 
     return same
 

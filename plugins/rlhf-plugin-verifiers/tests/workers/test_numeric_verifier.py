@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.types.rollouts import Sample, ScoreStatus
-from rlhf_plugin_verifiers.numeric import NumericVerifier, stated_number
+from rlhf_plugin_verifiers.numeric import NumericVerifier, final_number
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 
 MakeSample = Callable[..., Sample]
@@ -49,14 +49,14 @@ MakeSample = Callable[..., Sample]
     ],
 )
 def test_stated_number(text: str, value: float, explicit: bool) -> None:
-    stated = stated_number(text)
+    stated = final_number(text)
     assert stated is not None
     assert (float(stated.value), stated.explicit) == (value, explicit)
 
 
 @pytest.mark.parametrize("text", ["", "no idea", "3/0", "9" * 5000, "####", r"\boxed{}"])
 def test_no_number(text: str) -> None:
-    assert stated_number(text) is None
+    assert final_number(text) is None
 
 
 def judge(sample: Sample, **options: float) -> tuple[float | None, dict[str, float], ScoreStatus]:
@@ -88,7 +88,7 @@ def test_format_weight_and_tolerance(sample: MakeSample) -> None:
 @pytest.mark.parametrize("text", ["1" * 20_000, "answer is " * 3000, "1,111" * 4000, "\\boxed{" * 3000, "1 1/" * 4000])
 def test_hostile_text_is_read_in_linear_time(text: str) -> None:
     started = time.process_time()
-    stated_number(text)
+    final_number(text)
     assert time.process_time() - started < 2.0
 
 

@@ -16,7 +16,7 @@ from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
 from rlhf_plugin_agents.suites.generated.questions import CATEGORIES, SAY_SO
 from rlhf_plugin_agents.suites.generated.world import World
 from rlhf_plugin_agents.suites.scripts import Script
-from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.config import FilesConfig, SearchConfig
 from rlhf_plugin_agents.tools.faulty import Faults, FaultyCalls
@@ -70,19 +70,19 @@ def _task(
     calls = row["calls"] if own_faults is None else with_retries(row["calls"], own_faults)
     results = 1 if category in ONE_RESULT else 3
 
-    def open_room(trial: int) -> Room:
+    def open_session(trial: int) -> TaskSession:
         box = ToolBox(specs, WorldTools(world, results, calculator).call)
         if own_faults is None:
-            return Room(box, Meant(row["meant"]) if "meant" in row else None)
+            return TaskSession(box, Meant(row["meant"]) if "meant" in row else None)
         faulty = FaultyCalls(own_faults)
-        return Room(box.around(faulty.wrap), state=faulty)
+        return TaskSession(box.around(faulty.wrap), state=faulty)
 
     readable = json.dumps([world.documents, world.files], sort_keys=True)
     return AgentTask(
         name,
         category,
         ({"role": "user", "content": row["prompt"]},),
-        open_room,
+        open_session,
         lambda trajectory, room: judged(row, trajectory, room),
         {
             "oracle": Script(calls, row["answer"], question=row.get("question", "")),
@@ -133,7 +133,7 @@ def with_retries(calls: Sequence[Mapping[str, Any]], faults: Faults) -> list[Map
     return made
 
 
-def judged(row: Mapping[str, Any], trajectory: AgentTrajectory, room: Room) -> Verdict:
+def judged(row: Mapping[str, Any], trajectory: AgentTrajectory, room: TaskSession) -> Verdict:
     """The answer by the row's scorer; the process by the calls' order, where calls that met a fault do not count."""
     answer = trajectory.answer
     if isinstance(room.respond, Meant):
