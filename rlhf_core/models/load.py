@@ -306,13 +306,14 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
         summary, fix = f"reading '{config.path}' needs the gguf package", "pip install 'rlhf-core[gguf]'"
     elif source.gguf:
         summary = f"cannot read the {what} in '{config.path}'"
-        fix = (
-            "the file may be cut short, or of an architecture that transformers does not convert; "
-            "download it again or use the safetensors model"
-        )
+        fix = "download it again (it may be cut short), or use the safetensors model (not all architectures convert)"
     elif "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
+    elif "does not support an attention implementation" in text:
+        summary, fix = f"'{config.path}' has no {config.attention} attention", "rlhf train --set model.attention=eager"
+    elif "Unrecognized configuration class" in text:
+        summary, fix = f"'{config.path}' is not a causal language model", "choose one that reads and writes text alone"
     elif source.local:
         summary = f"cannot load the {what} from '{config.path}'"
         fix = "check that the folder holds a complete causal language model in Hugging Face form"

@@ -80,7 +80,8 @@ def _read_plan(run_dir: Path) -> Plan:
 
 
 def _refuse(changes: Sequence[Change], run_dir: Path) -> None:
-    rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
+    groups = tuple(f"{group}." for group in GROUPS)
+    rows = [f"{k}: {old!r} -> {new!r}" for k, old, new in changes if k not in CHANGEABLE and not k.startswith(groups)]
     if not rows:
         return
     if len(rows) > MAX_ROWS:
@@ -102,11 +103,6 @@ def differences(old: Any, new: Any, key: str = "") -> list[Change]:
             for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))
         ]
     return [] if old == new else [(key, old, new)]
-
-
-def may_change(key: str) -> bool:
-    """Whether a run may go on with another value of a setting."""
-    return key in CHANGEABLE or any(key.startswith(f"{group}.") for group in GROUPS)
 
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
