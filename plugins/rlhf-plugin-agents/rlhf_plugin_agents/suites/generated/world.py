@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-STARTS = ("Al", "Bre", "Cor", "Del", "Er", "Fal", "Gor", "Hal", "Ist", "Jul", "Kar", "Lor", "Mel", "Nar", "Ost", "Pel")
-MIDDLES = ("ba", "den", "fi", "go", "lin", "ma", "nor", "ra", "sel", "ti", "ve", "wi")
-TOWN_ENDS = ("by", "fjord", "haven", "holm", "mouth", "stead", "vik", "wick")
-PERSON_ENDS = ("berg", "dahl", "ek", "gren", "lund", "mark", "rud", "strand")
-FIRST = (
-    "Ada",
-    "Bo",
-    "Cleo",
-    "Dag",
-    "Edda",
-    "Finn",
-    "Gro",
-    "Hugo",
-    "Ida",
-    "Jon",
-    "Kaia",
-    "Lars",
-    "Mina",
-    "Nils",
-    "Olga",
-)
-TRADES = ("Boats", "Clocks", "Glass", "Pumps", "Rope", "Slate", "Tiles", "Turbines")
-PARTS = ("bearing", "belt", "gauge", "hinge", "pulley", "rivet", "seal", "valve")
+NAMES: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_name("names.toml").read_text())
+FIRST, TRADES, PARTS = (NAMES[name] for name in ("first", "trades", "parts"))
 RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "company": {
         "founder": ("person", "its founder"),
@@ -62,9 +43,9 @@ TEXTS = {
 COUNTS = {"town": 10, "person": 8, "company": 6, "bridge": 4}
 
 
-STEMS = [a + b for a in STARTS for b in MIDDLES]
-LAST = [stem + end for stem in STEMS for end in PERSON_ENDS]
-TOWNS = [stem + end for stem in STEMS for end in TOWN_ENDS]
+STEMS = [a + b for a in NAMES["starts"] for b in NAMES["middles"]]
+LAST = [stem + end for stem in STEMS for end in NAMES["person_ends"]]
+TOWNS = [stem + end for stem in STEMS for end in NAMES["town_ends"]]
 
 
 @dataclass(frozen=True, slots=True)
