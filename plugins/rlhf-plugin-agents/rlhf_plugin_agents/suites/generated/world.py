@@ -7,45 +7,19 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-NAMES: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_name("names.toml").read_text())
-FIRST, TRADES, PARTS = (NAMES[name] for name in ("first", "trades", "parts"))
-RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "company": {
-        "founder": ("person", "its founder"),
-        "town": ("town", "the town in which it is based"),
-        "supplier": ("company", "its main supplier"),
-    },
-    "person": {
-        "birthplace": ("town", "the town where this person was born"),
-        "teacher": ("person", "this person's teacher"),
-        "employer": ("company", "the company for which this person works"),
-    },
-    "town": {"mayor": ("person", "its mayor"), "twin": ("town", "its twin town")},
-    "bridge": {"architect": ("person", "its architect"), "site": ("town", "the town in which it stands")},
-}
+WORLD: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+FIRST, TRADES, PARTS, TEXTS, COUNTS = (WORLD[name] for name in ("first", "trades", "parts", "texts", "counts"))
+RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = WORLD["relations"]
 """Kind -> relation -> kind of what it leads to, and its words."""
-ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
-    "company": {"founded": "In which year was {} founded?", "employees": "How many employees has {}?"},
-    "person": {"born": "In which year was {} born?"},
-    "town": {"inhabitants": "How many inhabitants has {}?"},
-    "bridge": {"length": "How long is {}, in metres?", "finished": "In which year was {} finished?"},
-}
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = WORLD["attributes"]
 """Kind -> attribute -> question."""
-TEXTS = {
-    "company": "{name} was founded in {founded} by {founder}. It is based in {town} and has {employees} employees. "
-    "Its main supplier is {supplier}.",
-    "person": "{name} was born in {born} in {birthplace}, learned from {teacher} and works for {employer}.",
-    "town": "{name} has {inhabitants} inhabitants. Its mayor is {mayor}, its twin town is {twin}.",
-    "bridge": "{name} stands in {site}. It was designed by {architect}, finished in {finished}, and is {length} metres "
-    "long.",
-}
-COUNTS = {"town": 10, "person": 8, "company": 6, "bridge": 4}
 
 
-STEMS = [a + b for a in NAMES["starts"] for b in NAMES["middles"]]
-LAST = [stem + end for stem in STEMS for end in NAMES["person_ends"]]
-TOWNS = [stem + end for stem in STEMS for end in NAMES["town_ends"]]
+STEMS = [a + b for a in WORLD["starts"] for b in WORLD["middles"]]
+LAST = [stem + end for stem in STEMS for end in WORLD["person_ends"]]
+TOWNS = [stem + end for stem in STEMS for end in WORLD["town_ends"]]
 
 
 @dataclass(frozen=True, slots=True)
