@@ -62,7 +62,7 @@ class SingleTurnAgent:
 class RolloutGenerator:
     """Samples completions from the current policy."""
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int = 0) -> None:
         self.agent, self.seed = agent, seed
         self.engine, self.agent_label = CheckedEngine(engine), label_of(agent)
 
@@ -72,11 +72,13 @@ class RolloutGenerator:
         sampling: SamplingParams,
         version: int,
         *,
-        tag: object,
+        tag: object = None,
         on_ended: OnEnded | None = None,
+        seeds: Sequence[Sequence[int]] | None = None,
     ) -> list[Rollout]:
-        """Sample every group's completions, group by group."""
-        seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
+        """Sample every group's completions, group by group; where ``seeds`` are not given, ``tag`` decides them."""
+        if seeds is None:
+            seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         engine = self.engine if on_ended is None else CheckedEngine(self.engine.engine, self.engine.label, on_ended)
