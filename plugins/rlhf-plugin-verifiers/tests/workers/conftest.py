@@ -55,9 +55,9 @@ class Naughty:
         os.fork(); return Score(5.0)
     def scribble(self, noise):
         """Write to every socket that this process holds, from a process that it forks, as a stray library would."""
+        data = noise.encode().decode("unicode_escape").encode("latin-1")
         pid = os.fork()
         if pid: os.waitpid(pid, 0); return Score(5.0)
-        data = noise.encode().decode("unicode_escape").encode("latin-1")
         for number in range(3, 256):
             try:
                 if stat.S_ISSOCK(os.fstat(number).st_mode): os.write(number, data)
