@@ -123,7 +123,7 @@ class RankMonitor:
     def has_ended(self, other: int) -> bool:
         """Whether the process of a rank on this machine has ended; False where that cannot be known."""
         host, _, pid = self.heard[other].process.rpartition(":")
-        return host == _place() != "" and not _runs(int(pid))
+        return host == _host() != "" and not _runs(int(pid))
 
     def _exchange(self) -> None:
         beat, failures = 0, 0
@@ -283,10 +283,10 @@ def lost(
 
 def this_process() -> str:
     """Machine, namespace of process ids, and id. Example: ``node-3/pid:[4026531836]:4711``"""
-    return f"{_place()}:{os.getpid()}"
+    return f"{_host()}:{os.getpid()}"
 
 
-def _place() -> str:
+def _host() -> str:
     """Where process ids mean the same; empty where /proc does not say."""
     try:
         return f"{platform.node()}/{os.readlink('/proc/self/ns/pid')}"

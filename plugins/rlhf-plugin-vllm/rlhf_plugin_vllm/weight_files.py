@@ -44,10 +44,10 @@ class WeightFiles:
     """Writes each version into one folder, and removes those that nobody needs any more."""
 
     def __init__(
-        self, model: Any, folder: Path | None, bucket_mib: int = 512, shared: SyncFolder | None = None
+        self, model: Any, folder: Path | None, bucket_mib: int = 512, folders: SyncFolder | None = None
     ) -> None:
         self.bucket = bucket_mib * MIB
-        self.sync_folder = make_sync_folder(folder) if shared is None else shared
+        self.sync_folder = make_sync_folder(folder) if folders is None else folders
         self.token, self.folder, self.own = self.sync_folder.token, self.sync_folder.folder, self.sync_folder.own
         self.adapter = adapter_settings(model)
         self.rank = int(self.adapter.get("r", 0))

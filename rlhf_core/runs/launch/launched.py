@@ -83,7 +83,7 @@ def launched_rank(nproc: int | None) -> LaunchedRank | None:
     if count is not None and not ranks:
         raise UserError(
             f"a launcher started {count} processes, and nothing joins them to one run",
-            why="rlhf-plugin-launchers is not installed, or disabled",
+            why="rlhf-plugin-launchers is not installed, is disabled or cannot be loaded",
             fix="pip install rlhf-plugin-launchers, or enable it, or start them with rlhf train --nproc",
         )
     return next(iter(ranks.values()), None)

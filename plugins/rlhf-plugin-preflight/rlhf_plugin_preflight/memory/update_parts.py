@@ -21,7 +21,7 @@ ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
 
 
 def in_update(footprint: Footprint, of: Shares, placement: Placement) -> list[Sizes]:
-    """What a rank may hold at most, in each stage; ``found`` is of one process that holds everything."""
+    """What a rank may hold at most, in each stage; ``footprint`` is of one process that holds everything."""
     split, update = placement.tensor * placement.pipeline, footprint.update
     whole_root = whole_root_bytes(footprint) / placement.tensor
     if of.keeps_root:
