@@ -7,22 +7,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import sysconfig
-import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, RlhfError
 from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
 from rlhf_plugin_code.results import CpuUnavailable as CpuUnavailable
 from rlhf_plugin_code.results import Ended as Ended
@@ -30,6 +27,7 @@ from rlhf_plugin_code.results import Limits as Limits
 from rlhf_plugin_code.results import SandboxError as SandboxError
 from rlhf_plugin_code.results import TestReport as TestReport
 from rlhf_plugin_code.results import check_memory, longest_s, report
+from rlhf_plugin_verifiers.workers import KillableProcess, receive
 
 UNSAFE = "none: programs run with this user's rights"
 
@@ -105,7 +103,7 @@ class Sandbox:
         self.unsafe = unsafe_local_execution
         self.isolation = ""
         self.starts = self._requests = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: KillableProcess | None = None
 
     def start(self) -> None:
         """Start the zygote with the strongest isolation that the machine has; does nothing when it runs."""
@@ -142,34 +140,25 @@ class Sandbox:
                 yield UNSAFE, [], False
 
     def _try(self, prefix: Sequence[str], isolated: bool) -> dict[str, Any]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(START_S)
         package = os.open(Path(__file__).parents[1], os.O_RDONLY | os.O_DIRECTORY)
-        numbers = [package, theirs.fileno(), 1 if prefix else os.getpid()]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        with theirs, contextlib.ExitStack() as opened:
-            opened.callback(os.close, package)
-            self._process = subprocess.Popen(
-                [*prefix, executable(), "-s", "-P", "-B", "-c", BOOT, *map(str, numbers)],
-                pass_fds=(package, theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                start_new_session=True,
-                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+        python = [*prefix, executable(), "-s", "-P", "-B", "-c", BOOT, str(package)]
+        parent = 1 if prefix else os.getpid()
+        try:
+            self._process = KillableProcess(
+                "the sandbox",
+                lambda descriptor: [*python, str(descriptor), str(parent)],
+                {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+                socket.SOCK_SEQPACKET,
+                (package,),
             )
-        self._control = ours
+        finally:
+            os.close(package)
         self.starts += 1
         try:
-            ours.send(json.dumps(self._settings(isolated)).encode())
-            answer = json.loads(ours.recv(1 << 16) or b"{}")
-        except (TimeoutError, OSError):
-            answer = {}
-        if "ready" in answer:
-            return answer["ready"]
-        words = self._last_words()
-        self.close()
-        return {"refused": answer.get("refused", words)}
+            return self._process.ready(self._settings(isolated), START_S)[0]["ready"]
+        except RlhfError as error:
+            self.close()
+            return {"refused": error.why or error.what}
 
     def _probe(self, isolated: bool) -> str:
         """Run a program that looks at its confinement; return what is wrong with it, "" if nothing."""
@@ -296,58 +285,51 @@ class Sandbox:
                 "verdicts_kb": max(limits.output_kb, VERDICTS_KB),
             },
         }
+        timeout_s = 2 * cap_s + GRACE_S
         try:
-            self._send(json.dumps(request).encode(), descriptors, 2 * cap_s + GRACE_S)
+            control = self._send(json.dumps(request).encode(), descriptors, timeout_s)
             files.hand_over()
-            reply = json.loads(self._control.recv(1 << 16) or b"{}")
-            while reply.get("id", request["id"]) != request["id"]:  # for a process that was killed while it waited
-                reply = json.loads(self._control.recv(1 << 16) or b"{}")
+            deadline = time.monotonic() + timeout_s
+            reply, _ = receive(control, deadline)
+            while reply["id"] != request["id"]:  # for a process that was killed while it waited
+                reply, _ = receive(control, deadline)
         except (OSError, ValueError) as error:
-            reply = {"failed": f"{type(error).__name__}: {error}"}
-        if reply.get("why") == "starved":
+            why = f"{type(error).__name__}: {error}"
+            if self._process is not None and self._process.exit_code(0.2) is not None:
+                why = "its process ended"
+            lines = [] if self._process is None else self._process.output()
+            self.close()
+            raise SandboxError(
+                "the sandbox gave no answer", why=lines[-1] if lines else why, fix="the next program gets a new one"
+            ) from error
+        if reply["why"] == "starved":
             raise CpuUnavailable(
                 f"the program was given less than its {own_s:g} s of CPU time in {cap_s:g} s",
                 why="the machine is too busy",
                 fix="fewer reward.workers, or fewer other processes",
             )
-        if "parts" in reply and all(p is not None for p in reply["parts"]):
-            return reply
-        words = self._last_words()
-        self.close()
-        raise SandboxError(
-            "the sandbox gave no answer", why=words or reply.get("failed", ""), fix="the next program gets a new one"
-        )
+        return reply
 
-    def _send(self, request: bytes, descriptors: Sequence[int], timeout_s: float) -> None:
+    def _send(self, request: bytes, descriptors: Sequence[int], timeout_s: float) -> socket.socket:
         """Hand a request to the zygote; one that died meanwhile is replaced and the request sent again."""
-        try:
-            self._control.settimeout(timeout_s)
-            socket.send_fds(self._control, [request], descriptors)
-        except (BrokenPipeError, ConnectionError):
-            self.close()
+        for last in (False, True):
             self.start()
-            self._control.settimeout(timeout_s)
-            socket.send_fds(self._control, [request], descriptors)
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(Exception):
             assert self._process is not None
-            self._process.wait(0.2)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "its process ended" if self._process and self._process.poll() is not None else ""
+            self._process.control.settimeout(timeout_s)
+            try:
+                socket.send_fds(self._process.control, [request], descriptors)
+                break
+            except ConnectionError:
+                if last:
+                    raise
+                self.close()
+        return self._process.control
 
     def close(self) -> None:
         """End the zygote and with it all that runs; idempotent."""
-        if self._process is None:
-            return
         process, self._process = self._process, None
-        self._control.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait(GRACE_S)
-        self._errors.close()
+        if process is not None:
+            process.kill()
 
     def __enter__(self) -> Sandbox:
         self.start()

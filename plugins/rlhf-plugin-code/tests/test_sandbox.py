@@ -136,7 +136,8 @@ def kill(sandbox: Sandbox) -> None:
     """SIGKILL all of a sandbox's processes and wait until its line is closed."""
     for pid in processes_below(sandbox):
         os.kill(pid, signal.SIGKILL)
-    assert sandbox._control.recv(1) == b""
+    assert sandbox._process
+    assert sandbox._process.control.recv(1) == b""
 
 
 def test_a_killed_sandbox_comes_back() -> None:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -22,9 +17,7 @@ from typing import Any
 
 from rlhf_core.config import PluginError
 from rlhf_core.rollouts import TurnStatus
-from rlhf_core.types.errors import DeadlineExceeded
-from rlhf_plugin_episodes.server import BOOT
-from rlhf_plugin_verifiers.workers import EXIT_GRACE_S, descendants, pack, without_secrets
+from rlhf_plugin_verifiers.workers import KillableProcess, descendants, how_ended, pack, receive, send, sigkill
 
 MAX_REPLY = 64 << 20
 """Bytes of one answer; our own side of the process cuts results, so that more means it is broken."""
@@ -73,10 +66,11 @@ class EnvironmentHost:
         self._lock = threading.Lock()
         # A process dies with the thread that started it, so that one thread lives as long as the host.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="environment")
-        self._opened: dict[str, Any] = {}
-        self._finalizer = weakref.finalize(self, _stop, self._opened, self._thread)
+        starting = self._thread.submit(KillableProcess.worker, label, "rlhf_plugin_episodes.server", self.spec)
+        self.process = starting.result()
+        self._finalizer = weakref.finalize(self, _stop, self.process, self._thread)
         try:
-            self._thread.submit(self._start).result()
+            self.process.ready(self.spec, start_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -120,9 +114,7 @@ class EnvironmentHost:
         """SIGKILL an episode's process and everything below it; return how it had ended."""
         if not process.pid:
             return None
-        for pid in descendants(process.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        sigkill(descendants(process.pid))
         if process.channel is not None:
             process.channel.close()
         pid, process.pid, process.channel = process.pid, 0, None
@@ -148,15 +140,9 @@ class EnvironmentHost:
         process.pid, process.channel = int(reply["pid"]), socket.socket(fileno=descriptors[0])
         process.buffer.clear()
         if reply["alone"]:
-            process.channel.settimeout(self.start_timeout_s)
-            process.channel.sendall(pack({**self.spec, "alone": True}))
-            while not process.buffer.endswith(b"\n"):
-                data = process.channel.recv(1 << 16)
-                if not data:
-                    raise ConnectionResetError("its process ended while starting")
-                process.buffer += data
-            announced = json.loads(bytes(process.buffer))
-            process.buffer.clear()
+            deadline = time.monotonic() + self.start_timeout_s
+            send(process.channel, pack({**self.spec, "alone": True}), deadline)
+            announced, _ = receive(process.channel, deadline)
             if "ready" not in announced:
                 raise ConnectionResetError(str(announced.get("failed")))
 
@@ -168,12 +154,11 @@ class EnvironmentHost:
                 self._open(process)
                 pending.began = time.monotonic()
             assert process.channel is not None
-            process.channel.settimeout(pending.timeout_s)
-            process.channel.sendall(pack(pending.message))
+            send(process.channel, pack(pending.message), pending.due)
         except (OSError, TypeError, ValueError) as error:
             self.died += 1
             code = self.end(process)
-            return Reply(status=TurnStatus.ERROR, detail=f"{self.label} {_how(code)}: {error}", alive=False)
+            return Reply(status=TurnStatus.ERROR, detail=f"{self.label} {how_ended(code)}: {error}", alive=False)
         return None
 
     def _receive(self, pending: _Pending, unregister: Any) -> Reply | None:
@@ -196,7 +181,7 @@ class EnvironmentHost:
         if not isinstance(answer, dict):
             self.died += 1
             code = self.end(process)
-            detail = f"{self.label} {_how(code)} in {pending.message['op']}"
+            detail = f"{self.label} {how_ended(code)} in {pending.message['op']}"
             return Reply(status=TurnStatus.ERROR, detail=detail, alive=False, seconds=seconds)
         if "contract" in answer:
             raise PluginError(
@@ -207,72 +192,19 @@ class EnvironmentHost:
             return Reply(status=TurnStatus.ERROR, detail=str(answer["error"]), seconds=seconds)
         return Reply(answer.get("value"), seconds=seconds)
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
-        with theirs:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-                pass_fds=(theirs.fileno(),),
-                env={**without_secrets(os.environ, self.spec.get("secrets", ())), "OMP_NUM_THREADS": "1"},
-            )
-        self._opened.update(process=process, control=ours, stderr=stderr)
-        ours.settimeout(self.start_timeout_s)
-        try:
-            ours.sendall(pack(self.spec))
-            reply, _ = self._read()
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"{self.label} was not ready after {self.start_timeout_s:g} s") from error
-        except (OSError, ValueError) as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_GRACE_S)
-            lines = os.pread(stderr.fileno(), 1 << 20, 0).decode(errors="replace").strip().splitlines()
-            raise PluginError(
-                f"the worker of {self.label} died while starting", why=lines[-1] if lines else str(error)
-            ) from error
-        if "ready" not in reply:
-            raise PluginError(f"{self.label} cannot be built in a worker process", why=str(reply.get("failed")))
-
     def _control(self, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
         with self._lock:
-            control = self._opened["control"]
-            control.settimeout(self.start_timeout_s)
-            control.sendall(pack(message))
-            return self._read()
-
-    def _read(self) -> tuple[dict[str, Any], list[int]]:
-        data, descriptors = b"", list[int]()
-        while not data.endswith(b"\n"):
-            chunk, received, _, _ = socket.recv_fds(self._opened["control"], 1 << 16, 1)
-            if not chunk:
-                raise ConnectionResetError("the worker closed its channel")
-            data, descriptors = data + chunk, descriptors + list(received)
-        return json.loads(data), descriptors
+            deadline = time.monotonic() + self.start_timeout_s
+            send(self.process.control, pack(message), deadline)
+            return receive(self.process.control, deadline, 1)
 
     def close(self) -> None:
         """Kill every process; idempotent, and called at exit if forgotten."""
         self._finalizer()
 
 
-def _how(code: int | None) -> str:
-    if code is None:
-        return "closed its channel"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-def _stop(opened: dict[str, Any], thread: ThreadPoolExecutor) -> None:
-    process = opened.pop("process", None)
-    if process is not None:
-        for pid in (*descendants(process.pid), process.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        opened.pop("control").close()
-        opened.pop("stderr").close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(EXIT_GRACE_S)
-    thread.shutdown(wait=True)
+def _stop(process: KillableProcess, thread: ThreadPoolExecutor) -> None:
+    try:
+        process.kill()
+    finally:
+        thread.shutdown(wait=True)

@@ -133,7 +133,7 @@ def test_no_process_of_an_episode_is_left(stage: Stage) -> None:
     pids = {int(text) for rollout in rollouts for _, text in results(rollout)}
     assert len(pids) == 12  # each in a process of its own
     assert all(map(gone, pids))
-    server = stage.agents[-1].answers.host._opened["process"].pid
+    server = stage.agents[-1].answers.host.process.pid
     stage.agents[-1].close()
     assert gone(server)
 

@@ -69,7 +69,7 @@ class Zygote:
             if not data:
                 return
             reply = self.answer(json.loads(data), descriptors)
-            self.control.send(json.dumps(reply).encode())
+            say(self.control, reply)
 
     def answer(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         """Start the processes of a request, wait for the first of them, kill the others."""
@@ -202,7 +202,7 @@ def main(descriptor: int, parent: int) -> None:
             inner = confinement.build_root(settings["readable"], settings["hidden"])
             kernel.drop_bounding_set()
         except OSError as error:
-            control.send(json.dumps({"refused": f"{error}"}).encode())
+            say(control, {"failed": f"{error}"})
             os._exit(0)
     else:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -215,18 +215,14 @@ def main(descriptor: int, parent: int) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    control.send(
-        json.dumps(
-            {
-                "ready": {
-                    "landlock": zygote.landlock,
-                    "proc": zygote.watch is not None,
-                    "mounts": inner and zygote.elsewhere < 0,
-                }
-            }
-        ).encode()
-    )
+    mounts = inner and zygote.elsewhere < 0
+    say(control, {"ready": {"landlock": zygote.landlock, "proc": zygote.watch is not None, "mounts": mounts}})
     zygote.serve()
+
+
+def say(control: socket.socket, message: Mapping[str, Any]) -> None:
+    """One message, which is one line of JSON, as the host of processes reads it."""
+    control.send(json.dumps(message).encode() + b"\n")
 
 
 def outer_proc() -> int | None:

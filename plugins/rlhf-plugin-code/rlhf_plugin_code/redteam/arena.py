@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_code.redteam.attacks import GROUPS, Attack
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
+from rlhf_plugin_verifiers.workers import descendants
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
 CONTROLS = (
@@ -123,15 +124,7 @@ class Arena:
 
 
 def processes_below(sandbox: Sandbox) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    pids = [sandbox.pid]
-    for pid in pids:  # grows: children of children
-        pids += children.get(pid, [])
-    return sorted(pids)
+    return sorted((sandbox.pid, *descendants(sandbox.pid)))
 
 
 @contextmanager

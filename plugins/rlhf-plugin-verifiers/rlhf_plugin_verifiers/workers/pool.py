@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.types.errors import DeadlineExceeded
-from rlhf_plugin_verifiers.workers.worker_handle import EXIT_GRACE_S, WorkerProcess, worker_spec
+from rlhf_plugin_verifiers.workers.killable import EXIT_GRACE_S
+from rlhf_plugin_verifiers.workers.worker_handle import WorkerProcess, worker_spec
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext

@@ -7,18 +7,14 @@ that ends.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import faulthandler
-import gc
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_core.config import BuildContext, PluginError, Registry, RlhfError
 from rlhf_core.plugins.component_calls import label_of, set_label
@@ -26,92 +22,59 @@ from rlhf_core.plugins.protocols import Verifier
 from rlhf_core.plugins.registry import check_component
 from rlhf_core.rewards import Score
 from rlhf_plugin_verifiers.workers.codec import error_score, pack, sample_from_json, score_to_json
+from rlhf_plugin_verifiers.workers.fork_server import ForkServer, forks_safely, tie_to_parent
 from rlhf_plugin_verifiers.workers.pool import OneByOne
-from rlhf_plugin_verifiers.workers.worker_handle import descendants, parent_of
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+T = TypeVar("T")
 
 
 def main(descriptor: int, parent: int) -> None:
     """Answer requests from the socket until it closes."""
+    verifier, _, control = begin(descriptor, parent, build)
+    if forks_safely():
+        fork_servers(verifier, control)
+    else:
+        control.sendall(pack({"ready": os.getpid()}))
+        serve(verifier, control)
+
+
+def begin(
+    descriptor: int, parent: int, build: Callable[[dict[str, Any]], T]
+) -> tuple[T, dict[str, Any], socket.socket]:
+    """Build what the trainer's spec names, or announce that this has failed and end; with the spec and the channel."""
     tie_to_parent(parent)
     faulthandler.enable()
-    channel = socket.socket(fileno=descriptor)
-    lines = lines_of(channel)
-    spec = json.loads(next(lines))
+    control = socket.socket(fileno=descriptor)
+    with control.makefile("rb") as stream:
+        spec = json.loads(stream.readline())
     limit_memory(spec["memory_mb"])
     try:
-        verifier = build(spec)
-    except Exception as error:
-        channel.sendall(pack({"failed": explain(error)}))
-        return
-    if forks_safely():
-        lines.close()  # it holds the channel open, also in what is forked
-        fork_servers(verifier, channel)
-    else:
-        channel.sendall(pack({"ready": os.getpid()}))
-        serve(verifier, lines, channel.sendall)
-
-
-def forks_safely() -> bool:
-    """Whether this process may be forked: Linux, and no library has started a thread."""
-    try:
-        return len(os.listdir("/proc/self/task")) == 1
-    except OSError:
-        return False
+        return build(spec), spec, control
+    except BaseException as error:
+        control.sendall(pack({"failed": explain(error)}))
+        sys.exit()
 
 
 def fork_servers(verifier: Verifier, control: socket.socket) -> None:
-    """Fork a process that answers; when it ends, for whatever reason, clean up behind it and fork the next.
-
-    What building the verifier has started, such as a sandbox, belongs to this process and stays. The process that
-    answers holds its own channel only: what it forks, or a stray write, cannot speak for this one.
-    """
-    gc.collect()
-    gc.freeze()
-    started_before, ended = set(children()), None
+    """Fork a process that answers; when it ends, for whatever reason, clean up behind it and fork the next."""
+    server, ended = ForkServer(control, lambda channel: serve(verifier, channel)), None
     while True:
         theirs, ours = socket.socketpair()
-        parent, pid = os.getpid(), os.fork()
-        if pid == 0:
-            theirs.close()
-            control.close()
-            tie_to_parent(parent)
-            serve(verifier, lines_of(ours), ours.sendall)
-            os._exit(0)
-        ours.close()
-        with theirs:
+        with theirs, ours:
+            pid = server.fork(theirs, ours)
             socket.send_fds(control, [pack({"ready": pid, "ended": ended})], [theirs.fileno()])
-        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        sweep(started_before)
+        ended = server.end(pid)
 
 
-def children() -> list[int]:
-    """Direct children of this process."""
-    below = descendants(os.getpid())
-    return [pid for pid in below if parent_of(pid) == os.getpid()]
-
-
-def sweep(keep: set[int]) -> None:
-    """Kill what a process has left behind, which came to this one; leave what was there before."""
-    while left := [pid for pid in children() if pid not in keep]:
-        for pid in left:
-            for each in (*descendants(pid), pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-
-
-def serve(verifier: Verifier, lines: Iterator[bytes], send: Callable[[bytes], object]) -> None:
+def serve(verifier: Verifier, channel: socket.socket) -> None:
     """Answer every request. A process that the verifier forked and that comes back here ends at once."""
     owner = os.getpid()
-    for line in lines:
+    for line in lines_of(channel):
         request = json.loads(line)
         answer = judge(verifier, request["sample"])
         if os.getpid() != owner:
             os._exit(0)
-        send(pack({"call": request["call"], "score": answer}))
+        channel.sendall(pack({"call": request["call"], "score": answer}))
 
 
 def judge(verifier: Verifier, sample: dict[str, Any]) -> dict[str, Any]:
@@ -141,14 +104,20 @@ def planned_config(spec: dict[str, Any]) -> tuple[Any, Registry]:
     return cls.model_validate(spec["config"], context={"registry": registry}), registry
 
 
-def build(spec: dict[str, Any]) -> Verifier:
-    """Find the verifier (or reward) among this process's own entry points, and build it from its config."""
+def build_planned(spec: dict[str, Any]) -> tuple[Any, Any]:
+    """(Configuration, component) that the trainer planned, found among this process's own entry points."""
     config, registry = planned_config(spec)
-    kind, planned = spec["component"]["kind"], spec["component"]
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
     context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]
     built = config.build(context)
-    check_component(kind, built, planned["name"])
+    check_component(spec["component"]["kind"], built, spec["component"]["name"])
+    return config, built
+
+
+def build(spec: dict[str, Any]) -> Verifier:
+    """Build the verifier, or the reward, which is then asked as one."""
+    _, built = build_planned(spec)
+    kind, planned = spec["component"]["kind"], spec["component"]
     answers = built if kind == "verifier" else OneByOne(built)
     set_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
@@ -166,19 +135,6 @@ def _holds_values(state: Any) -> bool:
     if isinstance(state, dict | list | tuple):
         return any(map(_holds_values, state.values() if isinstance(state, dict) else state))
     return True
-
-
-def tie_to_parent(parent: int) -> None:
-    """On Linux: die with the trainer, and adopt what the verifier's own children leave behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def limit_memory(megabytes: int | None) -> None:

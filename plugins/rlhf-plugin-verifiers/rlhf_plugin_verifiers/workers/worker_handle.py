@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.config import PluginError, RlhfError
+from rlhf_core.config import RlhfError
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_core.types.errors import DeadlineExceeded
 from rlhf_plugin_verifiers.workers.codec import pack, sample_to_json, score_from_json
+from rlhf_plugin_verifiers.workers.killable import (
+    EXIT_GRACE_S,
+    KillableProcess,
+    descendants,
+    receive,
+    send,
+    sigkill,
+)
 
 if TYPE_CHECKING:
     from rlhf_core.config import ComponentConfig, Registry
 
-BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhf_plugin_verifiers.workers.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
-)
-"""Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
-SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
-"""Names of variables that a worker does not inherit: it reads what a model wrote."""
 BUSY = 0.1
 """Share of its deadline, and at least so many seconds, that a verifier has computed where the completion made it late,
 and not a machine that had no time for it."""
-EXIT_GRACE_S = 5.0
-"""A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
 
 
 def worker_spec(
@@ -76,14 +68,13 @@ class WorkerProcess:
         made_by = " ".join(str(spec["component"].get(k, "")) for k in ("distribution", "version")).strip()
         self.kind = str(spec["component"]["kind"])
         self.label = f"{self.kind} '{self.name}'" + (f" ({made_by})" if made_by else "")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: KillableProcess | None = None
         self.starts = self.recycled = self.lost = 0
         self.closed = False
         self.pid = 0
         """The process that answers; that of :attr:`process`, or its child."""
         self._channel: socket.socket | None = None
         self._calls = self._fresh = self._heard = 0
-        self._buffer = b""
         self._worked = 0.0
         """Processor seconds of the process that was last too late."""
 
@@ -91,55 +82,19 @@ class WorkerProcess:
         """Start the process and wait until its verifier is built."""
         if self.closed:
             raise RuntimeError(f"the pool of {self.label} is closed")
-        ours, theirs = socket.socketpair()
-        self._control, self._stderr = ours, tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
-        with theirs:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                start_new_session=True,
-                pass_fds=(theirs.fileno(),),
-                env={**without_secrets(os.environ, self.spec.get("secrets", ())), "OMP_NUM_THREADS": "1"},
-            )
-        deadline = time.monotonic() + self.start_timeout_s
+        process = KillableProcess.worker(self.label, "rlhf_plugin_verifiers.workers.worker", self.spec)
+        self.process = process
         try:
-            self._control.settimeout(self.start_timeout_s)
-            self._control.sendall(pack(self.spec))
-            reply = self._adopt(deadline)
-        except TimeoutError as error:
+            self._adopt(process, *process.ready(self.spec, self.start_timeout_s))
+        except BaseException:
             self.kill()
-            late = f"the worker of {self.label} was not ready after {self.start_timeout_s:g} s"
-            raise DeadlineExceeded(late) from error
-        except (OSError, ValueError) as error:
-            why = self._last_words()
-            self.kill()
-            raise PluginError(f"the worker of {self.label} died while starting", why=why) from error
-        if "ready" not in reply:
-            self.kill()
-            why = str(reply.get("failed"))
-            raise PluginError(f"{self.label} cannot be built in a worker process", why=why)
+            raise
 
-    def _adopt(self, deadline: float) -> dict[str, Any]:
-        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended."""
-        data, descriptors = b"", list[int]()
-        while not data.endswith(b"\n"):
-            self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
-            chunk, received, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
-            if not chunk:
-                raise ConnectionResetError("the worker closed its channel")
-            data, descriptors = data + chunk, descriptors + list(received)
-        reply = json.loads(data)
-        if not isinstance(reply, dict) or not ({"failed"} <= reply.keys() or isinstance(reply.get("ready"), int)):
-            raise ValueError(f"the worker announced {str(reply)[:80]!r}, expected that it is ready")
-        if "ready" in reply:
-            self.pid, self._buffer, self._fresh = int(reply["ready"]), b"", self._calls
-            self._heard = os.fstat(self._stderr.fileno()).st_size
-            self._channel = socket.socket(fileno=descriptors[0]) if descriptors else self._control
-            self.starts += 1
-        return reply
+    def _adopt(self, process: KillableProcess, announced: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Call the process that is ready: the worker itself, or one that it forked, whose channel comes along."""
+        self.pid, self._fresh, self._heard = int(announced["ready"]), self._calls, process.written()
+        self._channel = socket.socket(fileno=descriptors[0]) if descriptors else process.control
+        self.starts += 1
 
     @property
     def _forked(self) -> bool:
@@ -164,10 +119,11 @@ class WorkerProcess:
 
     def _call(self, sample: Sample, timeout_s: float) -> Score:
         try:
-            if self.process is None:
+            process = self.process
+            if process is None:
                 self.start()
             elif self._channel is None:
-                self._renew()
+                self._renew(process)
             self._calls += 1
             request = pack({"call": self._calls, "sample": sample_to_json(sample)})
         except (RlhfError, RuntimeError, OSError, TypeError, ValueError) as error:
@@ -192,8 +148,9 @@ class WorkerProcess:
             return Score.failed(ScoreStatus.ERROR, f"{self.label} sent no readable verdict: {error}")
 
     def _ask(self, request: bytes, deadline: float) -> Score:
-        self._send(request, deadline)
-        reply = self._receive(deadline)
+        assert self._channel is not None
+        send(self._channel, request, deadline)
+        reply, _ = receive(self._channel, deadline)
         if reply["call"] != self._calls:
             raise ValueError(f"answer to call {reply['call']}, expected {self._calls}")
         return score_from_json(reply["score"])
@@ -206,67 +163,40 @@ class WorkerProcess:
             self.recycled += 1
             self.drop()
 
-    def _renew(self) -> int | None:
+    def _renew(self, process: KillableProcess) -> int | None:
         """Take the process forked in place of the last one and return how that one ended, or start from nothing."""
         try:
-            reply = self._adopt(time.monotonic() + EXIT_GRACE_S)
-            if self._channel in (None, self._control):
+            announced, descriptors = process.announced(time.monotonic() + EXIT_GRACE_S)
+            if "ready" not in announced or not descriptors:
                 raise ValueError("the worker announced a process without its channel")
-            return reply.get("ended")
+            self._adopt(process, announced, descriptors)
+            return announced.get("ended")
         except (OSError, ValueError):
             self.kill()
             self.start()
             return None
 
-    def _send(self, data: bytes, deadline: float) -> None:
-        assert self._channel is not None
-        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-        self._channel.sendall(data)
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        assert self._channel is not None
-        while b"\n" not in self._buffer:
-            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-            data = self._channel.recv(1 << 16)
-            if not data:
-                raise ConnectionResetError("the worker closed its channel")
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return json.loads(line)
-
     def _last_words(self) -> str:
-        """How the worker ended, and what it wrote: the first line of a crash, else the last line."""
-        if self.process is None:
+        """How the process that answers ended, and what it wrote; the next call finds another one."""
+        process, start = self.process, self._heard
+        if process is None:
             return "the pool was closed"
-        output_start, output = self._heard, ""
-        if self._forked:
-            self.drop()
-            code = None
-            with contextlib.suppress(RlhfError, RuntimeError, OSError):  # the next call tries again, and says so
-                code = self._renew()
-        else:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(EXIT_GRACE_S)
-            code = self.process.returncode
-        with contextlib.suppress(ValueError, OSError):
-            output = os.pread(self._stderr.fileno(), 1 << 20, output_start).decode(errors="replace")
-        lines = output.strip().splitlines()
         if not self._forked:
+            words = process.last_words(process.exit_code(), start)
             self.kill()
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}" + (f": {lines[0]}" if lines else "")
-        how = "closed its channel" if code is None else f"exit code {code}"
-        return how + (f": {lines[-1]}" if lines else "")
+            return f"it {words}"
+        self.drop()
+        code = None
+        with contextlib.suppress(RlhfError, RuntimeError, OSError):  # the next call tries again, and says so
+            code = self._renew(process)
+        return f"it {process.last_words(code, start)}"
 
     def drop(self) -> None:
         """SIGKILL the process that answers and everything below it; the one that forked it starts another."""
         if self.process is None or not self._forked:
             return self.kill()
-        below = descendants(self.process.pid)
-        if self.pid in below:
-            for pid in (*descendants(self.pid), self.pid):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        if self.pid in descendants(self.process.pid):
+            sigkill((*descendants(self.pid), self.pid))
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -274,34 +204,15 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL the worker and everything it started, and reap it; idempotent."""
-        if self.process is None:
-            return
         process, self.process = self.process, None
-        for pid in (*descendants(process.pid), process.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for channel in (self._channel, self._control):
+        if process is None:
+            return
+        channel, self._channel, self.pid = self._channel, None, 0
+        try:
+            process.kill()
+        finally:
             if channel is not None:
                 channel.close()
-        self._channel, self.pid = None, 0
-        self._stderr.close()
-        try:
-            process.wait(EXIT_GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            late = f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL"
-            raise DeadlineExceeded(late) from error
-
-
-def without_secrets(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
-    """The environment without keys, tokens and passwords, except those that a verifier names.
-
-    Example:
-        >>> without_secrets({"PATH": "/bin", "HF_TOKEN": "hf_1", "JUDGE_API_KEY": "k"}, keep=["JUDGE_API_KEY"])
-        {'PATH': '/bin', 'JUDGE_API_KEY': 'k'}
-    """
-    return {name: value for name, value in environment.items() if name in keep or not SECRET.search(name)}
 
 
 def resident_mb(pid: int) -> float:
@@ -319,26 +230,3 @@ def processor_s(pid: int) -> float:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-def parent_of(pid: int) -> int:
-    """Parent's process id; 0 if there is no such process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def descendants(pid: int) -> list[int]:
-    """Process ids below ``pid``, deepest last; empty where there is no /proc (the process group is killed anyway)."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    pids, queue = [], [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        pids += below
-        queue += below
-    return pids
