@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +22,7 @@ from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers
 from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
 from rlhf_plugin_episodes.schedules import Turns
+from rlhf_plugin_verifiers.workers import sigkill
 
 STOP_S = 10.0
 
@@ -286,8 +285,7 @@ class _Programs:
             talk.episode.end(STOPPED)
             talk.answer.put(EpisodeOver(STOPPED))
             if talk.episode.process.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(talk.episode.process.pid, signal.SIGKILL)
+                sigkill([talk.episode.process.pid])
         until = time.monotonic() + STOP_S
         for talk, thread in zip(self.talks, self._threads):
             if id(talk) not in self._left:

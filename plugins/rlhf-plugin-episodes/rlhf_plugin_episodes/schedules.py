@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.rollouts import Rollout, SamplingParams
 from rlhf_plugin_episodes.episode import STOPPED, Episode
+from rlhf_plugin_verifiers.workers import sigkill
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import RolloutEngine
@@ -145,6 +143,5 @@ class _Asking:
         for episode in self._waiting:
             episode.end(STOPPED)
             if episode.process.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(episode.process.pid, signal.SIGKILL)
+                sigkill([episode.process.pid])
         self._threads.shutdown(wait=True, cancel_futures=True)
