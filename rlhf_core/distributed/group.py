@@ -169,25 +169,23 @@ T = TypeVar("T")
 
 
 class RankZeroSection:
-    """What rank 0 computes for all ranks inside of :meth:`RankZero.section`."""
+    """What is computed of gathered values inside of :meth:`RankZero.section`: rank 0 has them all, the others none."""
 
-    values: Sequence[Any] = ()
+    sent: Sequence[Any] = ()
+    """One value for each rank; only those of rank 0 count."""
     received: Any = None
-
-    def __init__(self, ranks: Collectives) -> None:
-        self.world_size, self.active = ranks.world_size, ranks.rank == 0
-
-    def for_each(self, values: Sequence[Any]) -> None:
-        """Send each rank its own value."""
-        self.values = values
-
-    def for_all(self, value: Any) -> None:
-        """Send every rank the same value."""
-        self.values = [value] * self.world_size
+    """Rank 0's for this rank; there at the end of the section."""
 
 
 class RankZero:
-    """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them."""
+    """Brings every rank's values to rank 0, and to every rank what rank 0 makes of them.
+
+    Example:
+        shards = rank_zero.gather(lengths)  # of every rank on rank 0, [] on the others
+        with rank_zero.section() as section:
+            section.sent = [sum(map(sum, shards))] * world_size
+        total = section.received
+    """
 
     def __init__(self, ranks: Collectives) -> None:
         self.ranks = ranks
@@ -199,20 +197,24 @@ class RankZero:
 
     @contextmanager
     def section(self) -> Generator[RankZeroSection, None, None]:
-        """A section in which rank 0 alone works, without collective operations, and names what it sends."""
-        ranks, section = self.ranks, RankZeroSection(self.ranks)
+        """A section without collective operations, in which every rank computes with what it has gathered.
+
+        Raises:
+            OtherRankFailed: on the other ranks, if rank 0 leaves the section with an error.
+        """
+        ranks, section = self.ranks, RankZeroSection()
         outgoing: Sequence[Any] = [None] * ranks.world_size
         try:
             yield section
-            if section.active:  # what cannot be sent fails here, where others can be told
-                outgoing = [section.values[0], *_pickled(section.values[1:])]
+            if ranks.rank == 0:  # what cannot be sent fails here, where others can be told
+                outgoing = [section.sent[0], *_pickled(section.sent[1:])]
         except BaseException as error:
-            if section.active:
+            if ranks.rank == 0:
                 failed = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
                 ranks.exchange_objects([None, *[failed] * (ranks.world_size - 1)])
             raise
         sent = ranks.exchange_objects(outgoing)[0]
-        section.received = sent if section.active else pickle.loads(sent)
+        section.received = sent if ranks.rank == 0 else pickle.loads(sent)
         if isinstance(section.received, Failed):
             raise OtherRankFailed(f"rank 0 failed: {section.received.error}")
 

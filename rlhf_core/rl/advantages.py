@@ -116,9 +116,9 @@ class AdvantageStep:
         kl = measure_kl(batch.rollouts, forward.references) if forward.references is not None else (0.0, 0.0)
         ranks = self.rank_zero.gather(RankRollouts(batch.rollouts, scores, forward.values, kl))
         with self.rank_zero.section() as section:
-            if section.active:
-                all_scores = [score for one in ranks for score in one.scores]
-                section.for_all((all_scores, self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)))
+            all_scores = [score for one in ranks for score in one.scores]
+            set_aside_scores = self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)
+            section.sent = [(all_scores, set_aside_scores)] * len(ranks)
         all_scores, set_aside_scores = section.received
         return ScoredRollouts(all_scores, set_aside_scores, ranks)
 
@@ -129,15 +129,15 @@ class AdvantageStep:
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
     def estimate(self, scored: ScoredRollouts, batch: RolloutBatch) -> Estimate:
-        """Call the estimator on rank 0; the others take over its state where it has one."""
+        """Call the estimator with the completions, which rank 0 has; the others take over its state where it has
+        one."""
         estimator = self.estimator.estimator
         with self.rank_zero.section() as section:
-            if section.active:
-                arguments = (scored.rollouts, scored.scores, batch.group_ids, scored.values)
-                estimate = summarize(self.estimator.estimate(*arguments), scored, batch, self.config.mask_truncated)
-                several = len(scored.ranks) > 1
-                state = estimator.state_dict() if several and isinstance(estimator, Stateful) else None
-                section.for_each(divided(estimate, scored, state))
+            advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, scored.values)
+            estimate = summarize(advantages, scored, batch, self.config.mask_truncated)
+            several = len(scored.ranks) > 1
+            state = estimator.state_dict() if several and isinstance(estimator, Stateful) else None
+            section.sent = divided(estimate, scored, state)
         estimate, state = section.received
         if state is not None:
             estimator.load_state_dict(state)

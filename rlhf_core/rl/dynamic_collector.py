@@ -147,7 +147,6 @@ class DynamicCollector(RolloutCollector):
             return {}
         missing = self.settings.prompts_per_step - trained
         emit("count", {"groups_set_aside": len(set_aside), "groups_not_refilled": missing})
-        if self.comm.rank == 0:
-            emit("trace", "dynamic_sampling", set_aside_rows(set_aside))
+        emit("trace", "dynamic_sampling", set_aside_rows(set_aside))
         figures = {"rounds": rounds, "set_aside": len(set_aside), "missing": missing}
         return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}

@@ -140,9 +140,8 @@ class RolloutTrainer:
             advantages: a number, an array ``[T]`` or None per rollout.
             tokens: of completions by name, what the update saw of each token.
         """
-        if self.session.main:
-            rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
-            self.session.trace(step, stage, rows)
+        rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
+        self.session.trace(step, stage, rows)
 
     def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""

@@ -137,8 +137,7 @@ def keep_uncertain(
     rank_zero = RankZero(strategy)
     shards = rank_zero.gather(counted)
     with rank_zero.section() as section:
-        if section.active:
-            section.for_all(_threshold(shards, quantile))
+        section.sent = [_threshold(shards, quantile)] * len(shards)
     threshold = section.received
     if threshold is None:
         return list(samples), {}

@@ -84,10 +84,9 @@ def evaluate_on_rank_zero(
     rank_zero, ranks = RankZero(strategy), strategy.world_size
     shards = rank_zero.gather(rows)
     with rank_zero.section() as section:
-        if section.active:
-            count = sum(map(len, shards))
-            evaluation = evaluate([shards[i % ranks][i // ranks] for i in range(count)])  # undoes rows[rank::ranks]
-            section.for_each([evaluation, *[replace(evaluation, texts=[], media=())] * (ranks - 1)])
+        count = sum(map(len, shards))
+        evaluation = evaluate([shards[i % ranks][i // ranks] for i in range(count)])  # undoes rows[rank::ranks]
+        section.sent = [evaluation, *[replace(evaluation, texts=[], media=())] * (ranks - 1)]
     return section.received
 
 

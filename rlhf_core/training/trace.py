@@ -43,10 +43,13 @@ def prompt_rows(
     full: int,
     tokens: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts."""
+    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts.
+
+    No row on a rank without the completions, which writes none.
+    """
     rows: list[dict[str, Any]] = []
     start = 0
-    for n, group in enumerate(groups):
+    for n, group in enumerate(groups if rollouts else ()):
         indices = range(start, start + group.group_size)
         start += group.group_size
         rows.append(
