@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlhf_core.plugins.component_calls import component_errors, label_of, time_limit
-from rlhf_core.plugins.protocols import RewardModel, RolloutEngine, TurnStream
+from rlhf_core.plugins.protocols import ReportsProgress, RewardModel, RolloutEngine, TurnStream
 from rlhf_core.types.errors import PluginError
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import (
@@ -29,8 +29,6 @@ from rlhf_core.types.rollouts import (
 
 UNORDERED = (str, bytes, Set, Mapping)
 """What can be iterated over, but is not a list with one value per sample."""
-OnEnded = Callable[[int], None]
-"""Called with how many more completions have ended."""
 
 
 def contract_error(component: str, returned: str, expected: str) -> PluginError:
@@ -197,10 +195,23 @@ def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
 class CheckedEngine:
     """What an agent samples with: a rollout engine whose every answer is checked."""
 
-    def __init__(self, engine: RolloutEngine, label: str = "", on_ended: OnEnded | None = None) -> None:
-        self.engine, self.label, self.on_ended = engine, label or label_of(engine), on_ended
-        reports = on_ended is not None and "on_ended" in inspect.signature(engine.generate).parameters
-        self._options: Any = {"on_ended": on_ended} if reports else {}
+    on_ended: Callable[[int], None] | None = None
+    """See :class:`ReportsProgress`; an agent that samples turns calls it for each episode that has ended."""
+
+    def __init__(self, engine: RolloutEngine, label: str = "") -> None:
+        self.engine, self.label = engine, label or label_of(engine)
+
+    @contextmanager
+    def reporting(self, on_ended: Callable[[int], None]) -> Generator[None, None, None]:
+        """A context in which agents and the engine, if it reports progress, call ``on_ended``."""
+        reporters = [part for part in (self, self.engine) if isinstance(part, ReportsProgress)]
+        for part in reporters:
+            part.on_ended = on_ended
+        try:
+            yield
+        finally:
+            for part in reporters:
+                part.on_ended = None
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
@@ -208,7 +219,7 @@ class CheckedEngine:
         """One rollout per request, in order."""
         with component_errors(self.label, "generate()"):
             try:
-                answer: Any = self.engine.generate(requests, sampling, policy_version, **self._options)
+                answer: Any = self.engine.generate(requests, sampling, policy_version)
             except MalformedRollout as error:
                 raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
         check_answers(answer, requests, sampling, self.label)

@@ -6,7 +6,7 @@ Losses, engines that take weights and strategies see torch; everything else exch
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -153,6 +153,14 @@ class MemoryReleaser(Protocol):
         Returns whether the weights went too: then ``update_weights`` comes before the next ``generate``.
         """
         ...
+
+
+@runtime_checkable
+class ReportsProgress(RolloutEngine, Protocol):
+    """Optional for a rollout engine: while it samples it calls ``on_ended``, where that is not None."""
+
+    on_ended: Callable[[int], None] | None
+    """Takes how many more completions have ended. None at first; who shows progress sets it for as long."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.plugins.component_calls import component_errors, label_of, time_limit
-from rlhf_core.plugins.contracts import CheckedEngine, OnEnded, check_rollouts, contract_error, requested
+from rlhf_core.plugins.contracts import CheckedEngine, check_rollouts, contract_error, requested
 from rlhf_core.plugins.protocols import Agent, RolloutEngine
 from rlhf_core.runs.metrics import mean
 from rlhf_core.training.rewards import score_metrics
@@ -67,23 +67,16 @@ class RolloutGenerator:
         self.engine, self.agent_label = CheckedEngine(engine), label_of(agent)
 
     def sample(
-        self,
-        groups: Sequence[PromptGroup],
-        sampling: SamplingParams,
-        version: int,
-        *,
-        tag: object,
-        on_ended: OnEnded | None = None,
+        self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object
     ) -> list[Rollout]:
         """Sample every group's completions, group by group."""
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
-        engine = self.engine if on_ended is None else CheckedEngine(self.engine.engine, self.engine.label, on_ended)
         limit = time_limit("rollout", f"play() of {self.agent_label} for {distinct} completions")
         with limit, component_errors(self.agent_label, "play()"):
             try:
-                answer = self.agent.play(list(groups), seeds, engine, sampling, version)
+                answer = self.agent.play(list(groups), seeds, self.engine, sampling, version)
             except MalformedRollout as error:
                 raise contract_error(self.agent_label, f"a {error}", "an episode whose parts agree") from error
         rollouts = check_rollouts(answer, requested(groups), self.agent_label)

@@ -70,10 +70,10 @@ def sample_share(
     work: str,
 ) -> tuple[list[Prompt], list[Rollout]]:
     """This rank's share of some held-out prompts, and a completion of each; the same seeds every time."""
-    strategy = session.strategy
+    strategy, engine = session.strategy, generator.engine
     share = groups[strategy.rank :: strategy.world_size]
-    with engine_on_every_rank(strategy), session.work(work, len(share)) as on_ended:
-        rollouts = generator.sample(share, sampling, version, tag="eval", on_ended=on_ended) if share else []
+    with engine_on_every_rank(strategy), session.work(work, len(share)) as on_ended, engine.reporting(on_ended):
+        rollouts = generator.sample(share, sampling, version, tag="eval") if share else []
     return [g.prompt for g in share], rollouts
 
 

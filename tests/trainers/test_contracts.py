@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.config import ComponentConfig, PluginError
 from rlhf_core.losses import Advantages, LossOutput, TokenBatch
 from rlhf_core.plugins.contracts import CheckedEngine, check_advantages, check_rollouts, score_samples
+from rlhf_core.plugins.protocols import ReportsProgress
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import Rollout
 from rlhf_core.types.rollouts import FinishReason, Prompt, RolloutRequest, SamplingParams
@@ -159,3 +160,41 @@ def test_rollouts(change: Change, said: str) -> None:
 def test_rollouts_that_are_right() -> None:
     made = play(REQUESTS)
     assert check_rollouts(made, [(r.prompt_id, r.group_index) for r in REQUESTS], "engine") == made
+
+
+class Reports:
+    """An engine that says after each call how many completions have ended."""
+
+    on_ended: Any = None
+
+    def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
+        if self.on_ended is not None:
+            self.on_ended(len(requests))
+        return play(requests)
+
+
+def test_an_engine_reports_its_progress_inside_of_the_context_alone() -> None:
+    engine, ended = Reports(), list[int]()
+    checked = CheckedEngine(engine)
+    assert isinstance(checked, ReportsProgress), "what an agent is given"
+    checked.generate(REQUESTS, SamplingParams(), 0)
+    with checked.reporting(ended.append):
+        checked.generate(REQUESTS, SamplingParams(), 0)
+        checked.on_ended(1)  # type: ignore[misc]  # as an agent does, for an episode
+    checked.generate(REQUESTS, SamplingParams(), 0)
+    assert ended == [len(REQUESTS), 1]
+    with pytest.raises(KeyError), checked.reporting(ended.append):
+        raise KeyError
+    assert (engine.on_ended, checked.on_ended) == (None, None)
+
+
+def test_an_engine_that_does_not_report_is_left_as_it_is() -> None:
+    class Engine:
+        __slots__ = ()
+
+        def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
+            return play(requests)
+
+    checked = CheckedEngine(Engine())
+    with checked.reporting(lambda count: None):
+        assert len(checked.generate(REQUESTS, SamplingParams(), 0)) == len(REQUESTS)

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+from rlhf_core.plugins.protocols import ReportsProgress
 from rlhf_core.rollouts import Rollout, SamplingParams
 from rlhf_plugin_episodes.episode import STOPPED, Episode
 from rlhf_plugin_verifiers.workers import sigkill
@@ -58,7 +59,7 @@ class Turns:
             return
         self._over.add(episode)
         self.stream.forget(episode)
-        on_ended = getattr(self.engine, "on_ended", None)
+        on_ended = self.engine.on_ended if isinstance(self.engine, ReportsProgress) else None
         if on_ended is not None:
             on_ended(1)
 

@@ -116,9 +116,10 @@ def test_schedules_sample_the_same_episodes(naughty: Path, small_model: Path, tm
             groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 2) for prompt in prompts]
             engine: Any = NativeEngine(policy.model, tokenizer, 1024, keep_mib=keep)
             ended: list[int] = []
-            engine = CheckedEngine(engine, "the engine", ended.append)
+            engine = CheckedEngine(engine, "the engine")
             seeds = [[10 * n + g for g in range(2)] for n in range(3)]
-            rollouts = agent.play(groups, seeds, engine, SamplingParams(max_tokens=160), 0)
+            with engine.reporting(ended.append):
+                rollouts = agent.play(groups, seeds, engine, SamplingParams(max_tokens=160), 0)
             results[name] = [(r.completion_ids, r.score, len(r.turns), r.info) for r in rollouts]
             assert sum(ended) == 6
     finally:

@@ -35,6 +35,9 @@ class NativeEngine:
     matrix product, about 1e-6 in a logprob).
     """
 
+    on_ended: Callable[[int], None] | None = None
+    """:meth:`generate` calls it every few seconds with how many more completions have ended."""
+
     def __init__(
         self,
         model: Any,
@@ -72,19 +75,14 @@ class NativeEngine:
         )
 
     def generate(
-        self,
-        requests: Sequence[RolloutRequest],
-        sampling: SamplingParams,
-        policy_version: int,
-        on_ended: Callable[[int], None] | None = None,
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
         """Sample one completion per request, in order.
-
-        ``on_ended`` is called every few seconds with how many more completions have ended.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
         are kept. What the logprobs mean is described in :func:`rlhf_plugin_native.sampling.draw`.
         """
+        on_ended = self.on_ended
         if on_ended is None:
             return self.generate_each(requests, sampling, policy_version)
         return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: on_ended(len(ended)))

@@ -28,6 +28,8 @@ HERE = "vLLM in this process"
 class ColocatedEngine:
     """Samples with vLLM in this process, which is given the policy's tensors; under LoRA the adapter, as files."""
 
+    on_ended: Callable[[int], None] | None = None
+
     def __init__(self, config: ColocatedConfig, ctx: BuildContext) -> None:
         policy = ctx.policy
         native = NativeEngine(policy.model, policy.tokenizer, policy.context)
@@ -95,11 +97,7 @@ class ColocatedEngine:
         row["canary_largest"] = max(row["canary_largest"], gap)
 
     def generate(
-        self,
-        requests: Sequence[RolloutRequest],
-        sampling: SamplingParams,
-        policy_version: int,
-        on_ended: Callable[[int], None] | None = None,
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
         check_sampling(sampling, "trainer.sampling")
         for request in requests:
@@ -113,8 +111,8 @@ class ColocatedEngine:
                 fix="call update_weights before generate, as WeightSync does",
             )
         rollouts = self._sample(requests, sampling, policy_version)
-        if on_ended is not None:
-            on_ended(len(rollouts))
+        if self.on_ended is not None:
+            self.on_ended(len(rollouts))
         return rollouts
 
     def _sample(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:

@@ -28,6 +28,8 @@ from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 class VllmEngine:
     """Samples with vLLM servers that are sent the policy's weights."""
 
+    on_ended: Callable[[int], None] | None = None
+
     def __init__(self, config: VllmConfig, ctx: BuildContext) -> None:
         policy = ctx.policy
         native = NativeEngine(policy.model, policy.tokenizer, policy.context)
@@ -145,11 +147,7 @@ class VllmEngine:
         row["canary_largest"] = max(row["canary_largest"], gap)
 
     def generate(
-        self,
-        requests: Sequence[RolloutRequest],
-        sampling: SamplingParams,
-        policy_version: int,
-        on_ended: Callable[[int], None] | None = None,
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
         """Sample one completion per request, in order; with ``in_flight`` by ``policy_version`` or later ones."""
         check_sampling(sampling, "trainer.sampling")
@@ -166,7 +164,7 @@ class VllmEngine:
                 fix="call update_weights before generate, as WeightSync does",
             )
         bodies = [self._body(request, sampling, published) for request in requests]
-        answers = self.fleet.ask_all(bodies, published, on_ended)
+        answers = self.fleet.ask_all(bodies, published, self.on_ended)
         rollouts = [self._rollout(answer, request, published, url) for (answer, url), request in zip(answers, requests)]
         if self.in_flight:
             counts = self._report["vllm"]["in_flight"]

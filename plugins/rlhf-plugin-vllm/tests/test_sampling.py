@@ -43,7 +43,8 @@ def test_completions_are_the_native_engines_in_order(
     engine = engine_of(*servers)
     requests = [*requests_of(ctx), replace(requests_of(ctx, 1)[0], max_tokens=2)]
     sampling = replace(SAMPLING, stop=(" is",))
-    rollouts = engine.generate(requests, sampling, 0, on_ended=ended.append)
+    engine.on_ended = ended.append
+    rollouts = engine.generate(requests, sampling, 0)
     native = NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context)
     for got, want in zip(rollouts, native.generate(requests, sampling, 0), strict=True):
         assert (got.completion_ids, got.finish_reason, got.text, got.seed, got.prompt_id) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
+from rlhf_core.plugins.protocols import ReportsProgress
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
 from rlhf_core.types.messages import fault_in_versions
 from rlhf_testing.report import require
@@ -234,10 +234,12 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
 
 
 def check_reports(config: ComponentConfig, engine: Any, first: SampledRequests) -> None:
-    if "on_ended" not in inspect.signature(engine.generate).parameters:
+    if not isinstance(engine, ReportsProgress):
         return
     ended: list[int] = []
-    engine.generate(first.requests, first.sampling, 7, on_ended=ended.append)
+    engine.on_ended = ended.append
+    engine.generate(first.requests, first.sampling, 7)
+    engine.on_ended = None
     count = len(first.requests)
     rule = "on_ended is told how many more completions have ended, each once"
     require(sum(ended) == count, config, rule, f"{ended} for {count} requests")
