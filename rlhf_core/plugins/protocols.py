@@ -233,7 +233,7 @@ class Environment(Protocol):
         """Begin an episode; ``seed`` alone decides what is random in it."""
 
     def step(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult | str]:
-        """Return one result per call, in order; the calls have been held against the schemas of their tools."""
+        """Return one result per call, in order; the calls have been checked against the schemas of their tools."""
         ...
 
     def score(self, sample: Sample) -> Score | float | None:
@@ -246,7 +246,7 @@ class Tool(Protocol):
     """A function that the policy may call; what it raises is shown to the policy."""
 
     def call(self, **arguments: Any) -> str:
-        """Answer one call, whose arguments have been held against the schema."""
+        """Answer one call, whose arguments have been checked against the schema."""
         ...
 
 

@@ -145,7 +145,7 @@ def test_what_no_reading_fits_is_shown_as_the_nearest_one() -> None:
         ("a", "1.5", "$.a: 1.5 is not of type 'integer'"),
         ("a", "five", "$.a: 'five' is not of type 'integer'"),
         ("s", "1", "$.s: '1' is not one of ['one']"),
-        ("o", "1", "cannot be held against its schema"),
+        ("o", "1", "cannot be checked against its schema"),
         ("a", "[" * 100_000, "nested too deeply"),
     ):
         text = f"<tool_call><function=f><parameter={key}>{text}</parameter></function></tool_call>"

@@ -209,7 +209,7 @@ def test_bad_tools_are_refused_with_their_row(tools: Any, message: str) -> None:
 def test_a_schema_fetches_nothing() -> None:
     tools = read_tools([{"name": "add", "parameters": {"$ref": "http://127.0.0.1:9/schema.json"}}], "test")
     turn = parse_turn(format_named("hermes"), write("hermes", [("add", {})]), tools)
-    assert "cannot be held against its schema" in turn.calls[0].error
+    assert "cannot be checked against its schema" in turn.calls[0].error
 
 
 def test_parameters_that_no_json_can_say_are_refused() -> None:

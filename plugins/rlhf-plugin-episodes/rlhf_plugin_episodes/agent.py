@@ -11,10 +11,11 @@ from rlhf_core.data import PromptGroup, ToolCall
 from rlhf_core.models import Formatter
 from rlhf_core.plugins.component_calls import label_for
 from rlhf_core.plugins.protocols import RolloutEngine
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn
+from rlhf_core.rewards import Score
+from rlhf_core.rollouts import Rollout, SamplingParams, ToolResult, Turn
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig, MultiTurnConfig
-from rlhf_plugin_episodes.answers import Answers
-from rlhf_plugin_episodes.episode import Episode, episodes_of
+from rlhf_plugin_episodes.answers import Answered, Answers
+from rlhf_plugin_episodes.episode import Episode, episodes_of, result_turn
 from rlhf_plugin_episodes.host import EnvironmentHost
 from rlhf_plugin_episodes.journal import Journal
 from rlhf_plugin_episodes.schedules import Turns, play_as_ready, play_by_count
@@ -23,15 +24,16 @@ from rlhf_plugin_verifiers.workers import worker_spec
 C = TypeVar("C", bound=MultiTurnConfig | EpisodeAgentConfig)
 
 
-class Written(NamedTuple):
-    """What the environment is to answer."""
+class PendingTurn(NamedTuple):
+    """A turn of the policy that the environment is to answer."""
 
     text: str
     calls: Sequence[ToolCall]
 
 
 class EpisodePlayer(Generic[C]):
-    """What agents that play in an environment share; ``context`` is the most tokens that the policy reads at once."""
+    """What agents that play in an environment share; a subclass defines :meth:`play_episodes`. ``context`` is the most
+    tokens that the policy reads at once."""
 
     def __init__(self, config: C, formatter: Formatter, answers: Answers, context: int) -> None:
         self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
@@ -52,6 +54,36 @@ class EpisodePlayer(Generic[C]):
         formatter = Formatter(ctx.policy.tokenizer, *formats)
         return cls(config, formatter, answers, ctx.policy.context)
 
+    def play(
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[Rollout]:
+        episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
+        try:
+            with Turns(engine, sampling, policy_version, self.config.most_turn_tokens) as turns:
+                self.play_episodes(episodes, turns)
+            rollouts = [episode.rollout(policy_version) for episode in episodes]
+            scores = self.answers.scores(episodes, rollouts, policy_version)
+            return [
+                replace(rollout, score=self._judged(episode, score))
+                for episode, rollout, score in zip(episodes, rollouts, scores, strict=True)
+            ]
+        finally:
+            self.answers.release(episodes)
+
+    def play_episodes(self, episodes: Sequence[Episode], turns: Turns) -> None:
+        """Play all episodes to their ends."""
+        raise NotImplementedError
+
+    def _judged(self, episode: Episode, score: Score | None) -> Score | None:
+        if score is None or not score.ok or not self.config.worthless(episode.ended):
+            return score
+        return replace(score, value=0.0, detail=f"ended: {episode.ended}")
+
     def state_dict(self) -> dict[str, Any]:
         self.answers.journal.checkpoint()
         return {}
@@ -69,64 +101,40 @@ class MultiTurnAgent(EpisodePlayer[MultiTurnConfig]):
         self.watch: Callable[[Episode, Turn], None] = lambda episode, turn: None
         """Called with each turn as it comes, for people who watch."""
 
-    def play(
-        self,
-        groups: Sequence[PromptGroup],
-        seeds: Sequence[Sequence[int]],
-        engine: RolloutEngine,
-        sampling: SamplingParams,
-        policy_version: int,
-    ) -> list[Rollout]:
-        episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
+    def play_episodes(self, episodes: Sequence[Episode], turns: Turns) -> None:
         play = play_as_ready if self.config.schedule == "as_ready" else play_by_count
-        try:
-            with Turns(engine, sampling, policy_version, self.config.max_turn_tokens) as turns:
-                play(self, episodes, turns, policy_version)
-            rollouts = [episode.rollout(policy_version) for episode in episodes]
-            scores = self.answers.scores(episodes, rollouts, policy_version)
-            return [replace(rollout, score=score) for rollout, score in zip(rollouts, scores, strict=True)]
-        finally:
-            self.answers.release(episodes)
+        play(self, episodes, turns)
 
-    def took(self, episode: Episode, rollout: Rollout) -> Written | None:
+    def add_policy_turn(self, episode: Episode, rollout: Rollout) -> PendingTurn | None:
         """Add a turn of the policy; what the environment is to answer, None where the episode has ended."""
-        cut = rollout.finish_reason is FinishReason.LENGTH
-        turn = self.formatter.parse(rollout.completion_ids, episode.tools, cut=cut, earlier=episode.calls)
-        episode.wrote(rollout, turn.message)
+        turn = episode.add_policy_turn(rollout, self.formatter, episode.tools)
         self.watch(episode, episode.turns[-1])
-        episode.calls += len(turn.calls)
         if turn.calls and episode.policy_turns >= self.config.max_turns:
             episode.end("max_turns")
         elif turn.calls and episode.left < 1:
             episode.end("length")
-        return None if episode.ended else Written(turn.content, turn.calls)
+        return None if episode.ended else PendingTurn(turn.content, turn.calls)
 
-    def respond(self, silent: Sequence[tuple[Episode, str]], version: int) -> None:
-        """Turns without calls: the last answer, unless the environment answers that too."""
-        for (episode, _), (result, seconds) in zip(silent, self.answers.respond(silent, version), strict=True):
-            self.replied(episode, result, seconds)
-
-    def replied(self, episode: Episode, result: ToolResult | None, seconds: float) -> None:
-        """Show the policy what the environment said to a turn without calls; None is nothing."""
+    def add_reply(self, episode: Episode, result: ToolResult | None, seconds: float) -> None:
+        """Show the policy what the environment said to a turn without calls; None, where it says nothing, makes that
+        turn the last answer."""
         if episode.ended:
             return
         if result is None:
             episode.end("answer")
             return
-        message = {"role": "user", "content": result.content}
-        turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
+        turn = result_turn({"role": "user", "content": result.content}, result, seconds)
         if episode.policy_turns >= self.config.max_turns:
             self._unread(episode, [turn], "done" if result.done else "max_turns")
         else:
             self._read(episode, [turn], done=result.done)
 
-    def tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
+    def add_tool_results(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[Answered]) -> None:
+        """Show the policy the results of its calls."""
         if episode.ended:
             return
-        turns = [
-            Turn((0, 0), "tool", _message(call, result), result.score, result.status, seconds)
-            for call, (result, seconds) in zip(calls, results, strict=True)
-        ]
+        rows = zip(calls, results, strict=True)
+        turns = [result_turn(_message(call, result), result, seconds) for call, (result, seconds) in rows]
         self._read(episode, turns, done=any(result.done for result, _ in results))
 
     def _read(self, episode: Episode, turns: Sequence[Turn], *, done: bool) -> None:

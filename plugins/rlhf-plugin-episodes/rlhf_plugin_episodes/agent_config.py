@@ -33,6 +33,15 @@ class EpisodeSettings(ComponentConfig):
     memory_mb: int | None = Field(4096, ge=64)
     """Address space of an episode's process (Linux); None lifts the limit."""
 
+    @property
+    def most_turn_tokens(self) -> int | None:
+        """Most tokens of one turn; None leaves it the rest of the episode's budget."""
+        return None
+
+    def worthless(self, ended: str) -> bool:
+        """Whether an episode that ended so is worth 0, whatever its environment says of its last turn."""
+        return False
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a tool format that cannot be loaded: calls are read only after the first turn was sampled."""
         from rlhf_plugin_episodes.tool_calls import format_named
@@ -57,18 +66,9 @@ class EpisodeAgentConfig(EpisodeSettings):
     """Seconds that a program may take for itself between two questions to policy or environment. One that takes longer
     gets a missing score and is left behind, for a thread cannot be stopped. None waits for ever."""
 
-    @property
-    def most_turn_tokens(self) -> int | None:
-        """Most tokens of one turn; None leaves it the rest of the episode's budget."""
-        return None
-
     def converse(self, talk: Conversation) -> str:
         """Play one episode in a thread of its own, and return why it ended, for people; ``info.ended`` of the trace."""
         raise NotImplementedError
-
-    def worthless(self, ended: str) -> bool:
-        """Whether an episode that ended so is worth 0, whatever its environment says of its last turn."""
-        return False
 
 
 class MultiTurnConfig(EpisodeSettings):
@@ -92,6 +92,10 @@ class MultiTurnConfig(EpisodeSettings):
     with what depends on counts alone, so that a run is repeatable, bit for bit. ``as_ready``: whoever has its results
     is decoded, which hides slow tools, and is not exactly repeatable: what is decoded together depends on time, and
     with it the rounding. An engine without streams of turns samples ``by_count``."""
+
+    @property
+    def most_turn_tokens(self) -> int | None:
+        return self.max_turn_tokens
 
     def conditions(self) -> Mapping[str, str]:
         if self.schedule == "by_count":

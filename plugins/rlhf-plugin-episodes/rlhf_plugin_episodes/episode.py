@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool
+from rlhf_core.models import Formatter
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import (
     FinishReason,
     Rollout,
     RolloutRequest,
+    ToolResult,
     Turn,
     TurnStatus,
     VersionSpan,
     request_seed,
 )
-from rlhf_core.types.messages import Segment
+from rlhf_core.types.messages import AssistantTurn, Segment
 from rlhf_plugin_episodes.host import EpisodeProcess
+from rlhf_plugin_verifiers.workers import sigkill
 
 POLICY = "assistant"
 STOPPED = "stopped"
@@ -91,9 +94,10 @@ class Episode:
         limit = self.left if most is None else min(self.left, most)
         return RolloutRequest(self.prompt.id, self.read, self.index, seed, limit)
 
-    def wrote(self, rollout: Rollout, message: Message) -> None:
-        """Add a turn of the policy, token by token as it was sampled."""
-        start = len(self._ids)
+    def add_policy_turn(self, rollout: Rollout, formatter: Formatter, tools: Sequence[Tool]) -> AssistantTurn:
+        """Add a turn of the policy, token by token as it was sampled; ``tools`` were offered to it."""
+        cut, start = rollout.finish_reason is FinishReason.LENGTH, len(self._ids)
+        turn = formatter.parse(rollout.completion_ids, tools, cut=cut, earlier=self.calls)
         for span in rollout.versions:
             if not self._versions or span.version != self._versions[-1][1]:
                 self._versions.append((start + span.span[0] if self._versions else 0, span.version))
@@ -102,10 +106,11 @@ class Episode:
         self._mask += [True] * len(rollout.completion_ids)
         self._finish = rollout.finish_reason
         self.policy_turns += 1
-        cut = rollout.finish_reason is FinishReason.LENGTH
+        self.calls += len(turn.calls)
         status = TurnStatus.TRUNCATED if cut else TurnStatus.OK
-        self.turns.append(Turn((start, len(self._ids)), POLICY, message, status=status))
-        self.messages.append(message)
+        self.turns.append(Turn((start, len(self._ids)), POLICY, turn.message, status=status))
+        self.messages.append(turn.message)
+        return turn
 
     def observe(self, ids: Sequence[int], turns: Sequence[Turn], *, new_context: bool) -> bool:
         """Add what the policy reads next, masked; False, and nothing added, where there is no room. With
@@ -132,6 +137,12 @@ class Episode:
 
     def end(self, why: str) -> None:
         self.ended = self.ended or why
+
+    def stop(self) -> None:
+        """Give the episode up, and kill what its environment is being asked."""
+        self.end(STOPPED)
+        if self.process.pid:
+            sigkill([self.process.pid])
 
     def rollout(self, version: int) -> Rollout:
         """The episode as it was played; ``version`` sampled it unless its turns say which did."""
@@ -171,3 +182,8 @@ def episodes_of(
         for group, row in zip(groups, seeds, strict=True)
         for index, seed in enumerate(row)
     ]
+
+
+def result_turn(message: Message, result: ToolResult, seconds: float) -> Turn:
+    """What the environment answered, as ``message``; its tokens are counted where an episode adds it."""
+    return Turn((0, 0), str(message["role"]), message, result.score, result.status, seconds)

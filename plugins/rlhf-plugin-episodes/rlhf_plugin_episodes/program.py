@@ -6,23 +6,21 @@ import contextlib
 import json
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
 from typing import Any
 
 from rlhf_core.config import ConfigError, PluginError
-from rlhf_core.data import Message, Prompt, PromptGroup, Tool, ToolCall, json_values
+from rlhf_core.data import Message, Prompt, Tool, ToolCall, json_values
 from rlhf_core.models import Formatter
-from rlhf_core.plugins.protocols import RolloutEngine
 from rlhf_core.rewards import Score, ScoreStatus
-from rlhf_core.rollouts import FinishReason, Rollout, SamplingParams, ToolResult, Turn, TurnStatus
+from rlhf_core.rollouts import ToolResult, Turn, TurnStatus
 from rlhf_plugin_episodes.agent import EpisodePlayer
 from rlhf_plugin_episodes.agent_config import EpisodeAgentConfig
 from rlhf_plugin_episodes.answers import Answers
-from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, episodes_of
+from rlhf_plugin_episodes.episode import POLICY, STOPPED, Episode, result_turn
 from rlhf_plugin_episodes.schedules import Turns
-from rlhf_plugin_verifiers.workers import sigkill
 
 STOP_S = 10.0
 
@@ -119,46 +117,23 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
         super().__init__(config, formatter, answers, context)
         self.asking = Semaphore(config.workers)
 
-    def play(
-        self,
-        groups: Sequence[PromptGroup],
-        seeds: Sequence[Sequence[int]],
-        engine: RolloutEngine,
-        sampling: SamplingParams,
-        policy_version: int,
-    ) -> list[Rollout]:
-        episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
-        talks = [Conversation(self, episode, policy_version) for episode in episodes]
-        try:
-            most = self.config.most_turn_tokens
-            with Turns(engine, sampling, policy_version, most) as turns, _Programs(self.config, talks) as programs:
-                while waiting := programs.waiting():
-                    self._sample([t for t in waiting if self._feed_question(t)], turns)
-                    for episode in episodes:
-                        if episode.ended:
-                            turns.over(episode)
-                self._sample([talk for talk in talks if talk.failed_unasked], turns)
-            for talk in talks:
-                self._unread(talk)
-            rollouts = [episode.rollout(policy_version) for episode in episodes]
-            scores = self.answers.scores(episodes, rollouts, policy_version)
-            return [
-                replace(rollout, score=self._judged(episode, score))
-                for episode, rollout, score in zip(episodes, rollouts, scores, strict=True)
-            ]
-        finally:
-            self.answers.release(episodes)
+    def play_episodes(self, episodes: Sequence[Episode], turns: Turns) -> None:
+        talks = [Conversation(self, episode, turns.version) for episode in episodes]
+        with _Programs(self.config, talks) as programs:
+            while waiting := programs.waiting():
+                self._sample([t for t in waiting if self._feed_question(t)], turns)
+                turns.forget_ended(episodes)
+            self._sample([talk for talk in talks if talk.failed_unasked], turns)
+        for talk in talks:
+            self._add_unread_results(talk)
 
     def _sample(self, talks: Sequence[Conversation], turns: Turns) -> None:
         if not talks:
             return
         for talk, rollout in zip(talks, turns.all([t.episode for t in talks]), strict=True):
             episode, (messages, tools) = talk.episode, talk.question
-            cut = rollout.finish_reason is FinishReason.LENGTH
-            turn = self.formatter.parse(rollout.completion_ids, tools, cut=cut, earlier=episode.calls)
             fed = len(episode.read)
-            episode.wrote(rollout, turn.message)
-            episode.calls += len(turn.calls)
+            turn = episode.add_policy_turn(rollout, self.formatter, tools)
             talk.read, talk.offered = [*map(_plain, messages), _plain(turn.message)], tools
             talk.since = time.monotonic()
             talk.answer.put(PolicyTurn(turn.message, turn.calls, fed, len(rollout.completion_ids)))
@@ -193,21 +168,14 @@ class ProgramAgent(EpisodePlayer[EpisodeAgentConfig]):
         talk.answer.put(EpisodeOver(episode.ended))
         return False
 
-    def _unread(self, talk: Conversation) -> None:
+    def _add_unread_results(self, talk: Conversation) -> None:
         """Results that nobody read count, too: they may have scores."""
         if talk.read is None:
             raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything")
-        end = talk.episode.turns[-1].span[1]
         for result, seconds in talk.pending:
             role = "user" if any(result is reply for reply in talk.replies) else "tool"
-            message = {"role": role, "content": result.content}
-            talk.episode.turns.append(Turn((end, end), role, message, result.score, result.status, seconds))
+            talk.episode.add_unread([result_turn({"role": role, "content": result.content}, result, seconds)])
         talk.pending.clear()
-
-    def _judged(self, episode: Episode, score: Score | None) -> Score | None:
-        if score is None or not score.ok or not self.config.worthless(episode.ended):
-            return score
-        return replace(score, value=0.0, detail=f"ended: {episode.ended}")
 
 
 class _Programs:
@@ -282,10 +250,8 @@ class _Programs:
         for talk in self.talks:
             if id(talk) not in self._open:
                 continue
-            talk.episode.end(STOPPED)
+            talk.episode.stop()
             talk.answer.put(EpisodeOver(STOPPED))
-            if talk.episode.process.pid:
-                sigkill([talk.episode.process.pid])
         until = time.monotonic() + STOP_S
         for talk, thread in zip(self.talks, self._threads):
             if id(talk) not in self._left:

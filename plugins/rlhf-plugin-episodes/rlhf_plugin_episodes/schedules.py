@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.plugins.protocols import ReportsProgress
 from rlhf_core.rollouts import Rollout, SamplingParams
-from rlhf_plugin_episodes.episode import STOPPED, Episode
-from rlhf_plugin_verifiers.workers import sigkill
+from rlhf_plugin_episodes.episode import Episode
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.protocols import RolloutEngine
-    from rlhf_plugin_episodes.agent import MultiTurnAgent, Written
+    from rlhf_plugin_episodes.agent import MultiTurnAgent, PendingTurn
 
 STEPS = 4
 """Tokens decoded between two looks at which calls have been answered."""
@@ -26,7 +25,7 @@ class Turns:
     def __init__(self, engine: RolloutEngine, sampling: SamplingParams, version: int, most: int | None) -> None:
         self.engine, self.sampling, self.version, self.most = engine, sampling, version, most
         self.stream: Any = None
-        self._over: set[Episode] = set()
+        self._forgotten: set[Episode] = set()
 
     def __enter__(self) -> Turns:
         opens = getattr(self.engine, "open_stream", None)
@@ -53,51 +52,51 @@ class Turns:
         assert self.stream is not None
         return [(cast("Episode", episode), rollout) for episode, rollout in self.stream.take(steps)]
 
-    def over(self, episode: Episode) -> None:
-        """The episode has ended: nothing of it is kept, and whoever shows progress hears of it, once."""
-        if self.stream is None or episode in self._over:
+    def forget_ended(self, episodes: Sequence[Episode]) -> None:
+        """Nothing is kept of episodes that have ended, and whoever shows progress hears of each, once."""
+        if self.stream is None:
             return
-        self._over.add(episode)
-        self.stream.forget(episode)
         on_ended = self.engine.on_ended if isinstance(self.engine, ReportsProgress) else None
-        if on_ended is not None:
-            on_ended(1)
+        for episode in [e for e in episodes if e.ended and e not in self._forgotten]:
+            self._forgotten.add(episode)
+            self.stream.forget(episode)
+            if on_ended is not None:
+                on_ended(1)
 
 
-def play_by_count(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns, version: int) -> None:
+def play_by_count(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns) -> None:
     """All that wait for the policy are sampled together, then all that they called is answered."""
     while live := [episode for episode in episodes if not episode.ended]:
-        written = [(e, agent.took(e, rollout)) for e, rollout in zip(live, turns.all(live), strict=True)]
-        agent.respond([(e, w.text) for e, w in written if w is not None and not w.calls], version)
-        calling = [(e, w.calls) for e, w in written if w is not None and w.calls]
-        for (episode, calls), results in zip(calling, agent.answers.step(calling, version), strict=True):
-            agent.tell(episode, calls, results)
-        for episode in live:
-            if episode.ended:
-                turns.over(episode)
+        added = [(e, agent.add_policy_turn(e, rollout)) for e, rollout in zip(live, turns.all(live), strict=True)]
+        pending = [(episode, turn) for episode, turn in added if turn is not None]
+        silent = [(episode, turn.text) for episode, turn in pending if not turn.calls]
+        for (episode, _), reply in zip(silent, agent.answers.respond(silent, turns.version), strict=True):
+            agent.add_reply(episode, *reply)
+        calling = [(episode, turn.calls) for episode, turn in pending if turn.calls]
+        for (episode, calls), results in zip(calling, agent.answers.step(calling, turns.version), strict=True):
+            agent.add_tool_results(episode, calls, results)
+        turns.forget_ended(live)
 
 
-def play_as_ready(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns, version: int) -> None:
+def play_as_ready(agent: MultiTurnAgent, episodes: Sequence[Episode], turns: Turns) -> None:
     """Whoever has its results is decoded; an engine without streams is asked as by :func:`play_by_count`."""
     stream = turns.stream
     if stream is None:
-        play_by_count(agent, episodes, turns, version)
+        play_by_count(agent, episodes, turns)
         return
-    with _Asking(agent, version) as asking:
+    with _Asking(agent, turns.version) as asking:
         for episode in episodes:
             stream.submit(episode, episode.request(turns.most))
         while stream.waiting or asking.count:
             for episode in asking.answered(wait=not stream.waiting):
-                if episode.ended:
-                    turns.over(episode)
-                else:
+                turns.forget_ended([episode])
+                if not episode.ended:
                     stream.submit(episode, episode.request(turns.most))
             for episode, rollout in turns.take(STEPS) if stream.waiting else ():
-                written = agent.took(episode, rollout)
-                if written is None:
-                    turns.over(episode)
-                else:
-                    asking.ask(episode, written)
+                pending = agent.add_policy_turn(episode, rollout)
+                turns.forget_ended([episode])
+                if pending is not None:
+                    asking.ask(episode, pending)
 
 
 class _Asking:
@@ -106,21 +105,21 @@ class _Asking:
     def __init__(self, agent: MultiTurnAgent, version: int) -> None:
         self.agent, self.version = agent, version
         self._threads = ThreadPoolExecutor(agent.config.workers, thread_name_prefix="episode")
-        self._waiting: dict[Episode, Written] = {}
+        self._waiting: dict[Episode, PendingTurn] = {}
         self._answers: SimpleQueue[tuple[Episode, Future[Any]]] = SimpleQueue()
 
     @property
     def count(self) -> int:
         return len(self._waiting)
 
-    def ask(self, episode: Episode, written: Written) -> None:
+    def ask(self, episode: Episode, pending: PendingTurn) -> None:
         answers, version = self.agent.answers, self.version
         work = (
-            (lambda: answers.step([(episode, written.calls)], version)[0])
-            if written.calls
-            else (lambda: answers.respond([(episode, written.text)], version)[0])
+            (lambda: answers.step([(episode, pending.calls)], version)[0])
+            if pending.calls
+            else (lambda: answers.respond([(episode, pending.text)], version)[0])
         )
-        self._waiting[episode] = written
+        self._waiting[episode] = pending
         self._threads.submit(work).add_done_callback(lambda future: self._answers.put((episode, future)))
 
     def answered(self, *, wait: bool) -> list[Episode]:
@@ -128,11 +127,11 @@ class _Asking:
         answered: list[Episode] = []
         while self._waiting and ((wait and not answered) or not self._answers.empty()):
             episode, future = self._answers.get()  # an answer is late after its deadline, and then it is one as well
-            written, answer = self._waiting.pop(episode), future.result()
-            if written.calls:
-                self.agent.tell(episode, written.calls, answer)
+            pending, answer = self._waiting.pop(episode), future.result()
+            if pending.calls:
+                self.agent.add_tool_results(episode, pending.calls, answer)
             else:
-                self.agent.replied(episode, *answer)
+                self.agent.add_reply(episode, *answer)
             answered.append(episode)
         return answered
 
@@ -142,7 +141,5 @@ class _Asking:
     def __exit__(self, *_: object) -> None:
         """After an error or Ctrl-C: what is still being asked is killed."""
         for episode in self._waiting:
-            episode.end(STOPPED)
-            if episode.process.pid:
-                sigkill([episode.process.pid])
+            episode.stop()
         self._threads.shutdown(wait=True, cancel_futures=True)

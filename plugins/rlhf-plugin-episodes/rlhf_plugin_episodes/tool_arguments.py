@@ -1,4 +1,4 @@
-"""The arguments of a call, held against the schema of its tool."""
+"""The arguments of a call, checked against the schema of its tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 200
 WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
 """What Qwen's chat templates write for JSON's ``true``, ``false`` and ``null``."""
 MOST_ROWS = 256
-"""Combinations of readings that are held against a whole schema."""
+"""Combinations of readings that are checked against a whole schema."""
 
 
 def read_arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
@@ -34,11 +34,11 @@ def read_arguments(call: RawToolCall, tools: Sequence[Tool]) -> tuple[Any, str]:
         arguments = {}
     if not isinstance(arguments, Mapping):
         return None, f"the arguments of {call.name!r} must be an object, not {type(arguments).__name__}"
-    return _held(call, arguments, tool["function"].get("parameters") or {})
+    return _check_schema(call, arguments, tool["function"].get("parameters") or {})
 
 
-def _held(call: RawToolCall, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[Any, str]:
-    """(Arguments, the first thing in which they break a schema; "" if nothing)."""
+def _check_schema(call: RawToolCall, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[Any, str]:
+    """(Arguments as a schema takes them, the first thing in which they break it; "" if nothing)."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.exceptions import best_match
     from jsonschema.validators import validator_for
@@ -53,7 +53,7 @@ def _held(call: RawToolCall, arguments: Mapping[str, Any], parameters: Mapping[s
     except RecursionError:
         return None, f"{whose} are nested too deeply"
     except Exception as problem:  # a $ref that leads nowhere, a pattern that is none: the tool's fault, said to all
-        return None, f"{whose} cannot be held against its schema: {type(problem).__name__}: {problem}"[:500]
+        return None, f"{whose} cannot be checked against its schema: {type(problem).__name__}: {problem}"[:500]
     if error is None:
         return arguments, ""
     return None, f"{whose} break its schema at {error.json_path}: {error.message}"[:500]

@@ -14,7 +14,7 @@ _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)",
 
 
 class RawToolCall(NamedTuple):
-    """One call as it stands in a turn, before it is held against the tools.
+    """One call as it stands in a turn, before it is checked against the tools.
 
     Example:
         RawToolCall('{"name": "add", "arguments": {"a": 1}}', "add", {"a": 1})

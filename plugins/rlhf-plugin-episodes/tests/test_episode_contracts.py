@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_tokenizer
+from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.rl.buffered_source import batch_state, read_batch
 from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.training.rewards import RewardManager
@@ -168,11 +171,12 @@ def test_a_turn_may_come_from_a_server_with_older_weights_than_the_one_before() 
 
 def episode_of(turns: Sequence[tuple[VersionSpan, ...]]) -> Rollout:
     played = Episode(PromptGroup(PROMPT, (1,), 1), 0, 0, 40, 40)
+    formatter = Formatter(load_tokenizer(ModelConfig(path="pocket")), "auto")
     for turn in turns:
         count = turn[-1].span[1]
         logprobs_T = np.full(count, -1, np.float32)
         ids = tuple(range(count))
         rollout = Rollout("p", 0, (1,), ids, logprobs_T, turn[0].version, FinishReason.EOS, "", 0, versions=turn)
-        played.wrote(rollout, {"role": "assistant", "content": ""})
+        played.add_policy_turn(rollout, formatter, ())
         played.observe([8, 9], [Turn((0, 2), "tool", {"role": "tool", "content": "42"})], new_context=False)
     return played.rollout(3)
