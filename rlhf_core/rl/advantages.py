@@ -113,7 +113,7 @@ class AdvantageStep:
             rows = zip(scores, batch.rollouts, forward.references)
             scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
         scores = self._less_overlong(scores, batch.rollouts)
-        kl = measure_kl(batch.rollouts, forward.references) if forward.references is not None else (0.0, 0.0)
+        kl = measure_kl(batch.rollouts, forward.references)
         ranks = self.rank_zero.gather(RankRollouts(batch.rollouts, scores, forward.values, kl))
         with self.rank_zero.section() as section:
             all_scores = [score for one in ranks for score in one.scores]
@@ -200,16 +200,15 @@ def with_advantages(
     return by_group(trained, batch.own_groups)
 
 
-def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
-    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number.
+def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> tuple[float, float]:
+    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number; zeros
+    without a reference.
 
     It needs no forward: the engine's logprobs are compared with the reference's, so every rollout counts, those of
     constant groups too.
     """
-    rows = [
-        policy_tokens(rollout, kl_value(rollout.logprobs_T, ref_T, "k3"))
-        for rollout, ref_T in zip(rollouts, references, strict=True)
-    ]
+    pairs = () if references is None else zip(rollouts, references, strict=True)
+    rows = [policy_tokens(rollout, kl_value(rollout.logprobs_T, ref_T, "k3")) for rollout, ref_T in pairs]
     return float(sum(float(row.sum(dtype=np.float64)) for row in rows)), float(sum(len(row) for row in rows))
 
 

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.loss_contract import LossTerm
-from rlhf_core.rl.advantages import with_advantages
+from rlhf_core.rl.advantages import measure_kl, with_advantages
 from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
@@ -59,12 +60,13 @@ class RolloutTrainer:
     timer: Timer
     """Seconds of the parts of the step that is being made; :meth:`step` empties ``timer.seconds`` first."""
     rollout_metrics = staticmethod(rollout_metrics)
+    measure_kl = staticmethod(measure_kl)
     always_gold: ClassVar[bool] = False
     """Compare ``gold_samples`` prompts at every evaluation, not only before and after the run."""
 
     def __init__(self, config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> None:
         self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
-        self.session, self.strategy = ctx.session, ctx.strategy
+        self.session, self.strategy, self.rank_zero = ctx.session, ctx.strategy, RankZero(ctx.strategy)
         self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
         self.timer = Timer()
@@ -143,6 +145,14 @@ class RolloutTrainer:
         rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
         self.session.trace(step, stage, rows)
 
+    def check_scores(self, scores: Sequence[Score], first_read: bool = True) -> None:
+        """Count the scores of a batch once, and fail if too many are missing."""
+        if first_read:
+            missing = [s.status.value for s in scores if not s.ok]
+            self.session.counts.update(f"score_{status}" for status in missing)
+            self.session.counts["scores_ok"] += len(scores) - len(missing)
+        self.parts.rewards.check(scores)
+
     def evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
         config, parts = self.config, self.parts
@@ -212,7 +222,7 @@ class OnlineTrainer(RolloutTrainer):
                 forward = parts.advantages.reference_and_values(samples)
             scored = parts.advantages.penalize_and_gather(batch, forward)
             scores = [*scored.scores, *scored.set_aside_scores]
-            self._check_scores(scores, first_read)
+            self.check_scores(scores, first_read)
             estimate = parts.advantages.estimate(scored, batch)
             groups = with_advantages(samples, batch, estimate.advantages, forward)
             with timer("update"):
@@ -238,14 +248,6 @@ class OnlineTrainer(RolloutTrainer):
             metrics |= source_metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
-
-    def _check_scores(self, scores: Sequence[Score], first_read: bool) -> None:
-        """Count the scores of a batch once, and fail if too many are missing."""
-        if first_read:
-            missing = [s.status.value for s in scores if not s.ok]
-            self.session.counts.update(f"score_{status}" for status in missing)
-            self.session.counts["scores_ok"] += len(scores) - len(missing)
-        self.parts.rewards.check(scores)
 
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""

@@ -12,7 +12,7 @@ from rlhf_core.losses import LossOutput, PairBatch
 from rlhf_core.training import Learner
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
-from rlhf_plugin_dpo.ranks import DealtPairs, deal, on_first, undealt
+from rlhf_plugin_dpo.ranks import undealt
 
 
 def with_scales(items: Sequence[PairItem], beta_scale: float | None, sft: bool, conversation: bool) -> list[PairItem]:
@@ -66,21 +66,12 @@ def prepare(
         return scaled
     strategy = learner.strategy
     sums = policy_sums(scaled[strategy.rank :: strategy.world_size], learner, settings.micro_batch_size)
-    return pairing(scaled, *_sides_apart(strategy.gather_objects(sums)))
+    return pairing(scaled, *sides_apart(strategy.gather_objects(sums)))
 
 
 def scaled_by(items: Sequence[PairItem], settings: Any, beta_scale: float | None) -> list[PairItem]:
     sft = settings.sft
     return with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
-
-
-def paired(dealt: DealtPairs, items: Sequence[PairItem], settings: Any, loss: Any, learner: Learner) -> list[PairItem]:
-    """This rank's pairs as the loss is to see them, of a batch that rank 0 holds; all ranks call it together."""
-    pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
-    if pairing is None:
-        return dealt.pairs
-    shards = on_first(learner.strategy, policy_sums(dealt.pairs, learner, settings.micro_batch_size))
-    return deal(learner.strategy, pairing(items, *_sides_apart(shards)) if shards else []).pairs
 
 
 def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> list[tuple[float, float]]:
@@ -89,7 +80,7 @@ def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: i
     return list(zip(sums[::2], sums[1::2], strict=True))
 
 
-def _sides_apart(shards: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
+def sides_apart(shards: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
     """Sums of chosen and of rejected sides of a whole batch, from every rank's pairs."""
     rows = undealt(shards)
     return [chosen for chosen, _ in rows], [rejected for _, rejected in rows]

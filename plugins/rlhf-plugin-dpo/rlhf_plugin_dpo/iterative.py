@@ -7,24 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import read_jsonl
 from rlhf_core.hooks import StepMetrics
-from rlhf_core.losses import kl_value
 from rlhf_core.rewards import Score
 from rlhf_core.rl import RolloutTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_core.runs import win_rate
 from rlhf_core.training import PolicyModule, TrainingSample
-from rlhf_plugin_dpo.batches import SupervisedTerm, paired, scaled_by
+from rlhf_plugin_dpo.batches import PAIRINGS, SupervisedTerm, policy_sums, scaled_by, sides_apart
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
 from rlhf_plugin_dpo.items import PairItem, Side, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.pair_module import PairModule
-from rlhf_plugin_dpo.ranks import deal, from_first, on_first, undealt
+from rlhf_plugin_dpo.ranks import DealtPairs, dealt_to_each, undealt
 from rlhf_plugin_dpo.schedule import beta_scale
 
 
@@ -61,13 +58,6 @@ def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
         metrics=RolloutTrainer.rollout_metrics(rollouts, scores),
     )
     return [every, *[replace(every, rollouts=(), pairs=())] * (len(shards) - 1)]
-
-
-def kl_sums(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
-    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number."""
-    rows = [kl_value(rollout.logprobs_T, ref_T) for rollout, ref_T in zip(rollouts, references, strict=True)]
-    chosen = [row if r.mask_T is None else row[r.mask_T] for row, r in zip(rows, rollouts)]
-    return float(sum(float(row.sum(dtype=np.float64)) for row in chosen)), float(sum(map(len, chosen)))
 
 
 class IterativeTrainer(RolloutTrainer):
@@ -117,9 +107,8 @@ class IterativeTrainer(RolloutTrainer):
         with self.timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
-        every_score = [*collected.scores, *batch.set_aside_scores]
-        self._count(every_score, collected.dropped)
-        parts.rewards.check(every_score)
+        self.session.counts.update(collected.dropped)
+        self.check_scores([*collected.scores, *batch.set_aside_scores])
         scores = [float(s.value or 0.0) for s in collected.scores if s.ok]
         kl, tokens = collected.kl_sum, collected.kl_tokens
         self._add(reward=sum(scores), scores=len(scores), kl=kl, tokens=tokens, pairs=collected.count)
@@ -139,9 +128,11 @@ class IterativeTrainer(RolloutTrainer):
         """Each rank makes the pairs of its own groups; rank 0 is sent them all, and tells what they come to."""
         references = self._rollout_references(batch.rollouts)
         pairs, dropped = self._pairs(batch, references, iteration)
-        kl = kl_sums(batch.rollouts, references) if references is not None else (0.0, 0.0)
-        shards = on_first(self.strategy, (batch.rollouts, batch.scores, pairs, dropped, kl))
-        return from_first(self.strategy, collected_for_each(shards) if shards else [])
+        kl = self.measure_kl(batch.rollouts, references)
+        shards = self.rank_zero.gather((batch.rollouts, batch.scores, pairs, dropped, kl))
+        with self.rank_zero.section() as section:
+            section.sent = collected_for_each(shards) if shards else []
+        return section.received
 
     def _rollout_references(self, rollouts: Sequence[Rollout]) -> list[Any] | None:
         """Reference logprobs ``[T]`` of each rollout, at the sampler's temperature; None without a reference."""
@@ -182,12 +173,6 @@ class IterativeTrainer(RolloutTrainer):
         sums = reference.rows(sides_of(items), 2 * config.micro_batch_size, compute)
         return list(zip(sums[::2], sums[1::2], strict=True))
 
-    def _count(self, scores: Sequence[Score], dropped: Counter[str]) -> None:
-        counts = self.session.counts
-        counts.update(dropped)
-        counts.update(f"score_{s.status.value}" for s in scores if not s.ok)
-        counts["scores_ok"] += sum(s.ok for s in scores)
-
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
@@ -198,16 +183,30 @@ class IterativeTrainer(RolloutTrainer):
         number = iteration * config.updates + update + 1
         scale = beta_scale(config.beta_schedule, number, config.steps * config.updates)
         batch = scaled_by(self.buffer.draw(config.pair_batch_size, update, (self.ctx.seed, iteration)), config, scale)
-        dealt = deal(self.strategy, batch)
+        dealt = self._deal(batch)
         if not dealt.size:
             self.session.counts["updates_without_pairs"] += 1
             return {"updates_without_pairs": 1.0}
         event = StepMetrics(step, {"sequences": dealt.size, "tokens": dealt.tokens})
         self.session.hooks.fire("rlhf_batch_ready", event)
         with self.timer("update"):
-            metrics = learner.update(paired(dealt, batch, config, self.ctx.config.loss, learner))
+            metrics = learner.update(self._paired(dealt, batch))
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
         return metrics
+
+    def _paired(self, dealt: DealtPairs, batch: Sequence[PairItem]) -> list[PairItem]:
+        """This rank's pairs as the loss is to see them, of a batch that rank 0 holds; all ranks call it together."""
+        pairing = PAIRINGS.get(getattr(self.ctx.config.loss, "pairing", "pairs"))
+        if pairing is None:
+            return dealt.pairs
+        shards = self.rank_zero.gather(policy_sums(dealt.pairs, self.parts.learner, self.config.micro_batch_size))
+        return self._deal(pairing(batch, *sides_apart(shards)) if shards else []).pairs
+
+    def _deal(self, items: Sequence[PairItem]) -> DealtPairs:
+        """Send each rank its pairs of a batch that rank 0 holds; all ranks call it together."""
+        with self.rank_zero.section() as section:
+            section.sent = dealt_to_each(items, self.strategy.world_size)
+        return section.received
 
     def _end_iteration(self, step: int, iteration: int) -> None:
         """Measure what the iteration made of the policy, and renew the reference if it is time to."""
@@ -229,9 +228,9 @@ class IterativeTrainer(RolloutTrainer):
         """Compare the pairs that stay in the buffer with the reference policy of the next iteration."""
         items = self.buffer.items
         compared = items if items and items[0].chosen.ref is not None else []
-        dealt = deal(self.strategy, compared)
+        dealt = self._deal(compared)
         if dealt.size:
-            sums = undealt(on_first(self.strategy, self._reference_sums(dealt.pairs)))
+            sums = undealt(self.rank_zero.gather(self._reference_sums(dealt.pairs)))
             self.buffer.replace([item.with_refs(*refs) for item, refs in zip(compared, sums, strict=True)])
 
     def eval_metrics(self, now: Any) -> Mapping[str, float]:

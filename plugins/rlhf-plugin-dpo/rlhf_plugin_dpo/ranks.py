@@ -1,29 +1,17 @@
-"""Values to rank 0, which holds the pairs of all ranks, and from it to the rank that needs them."""
+"""Pairs of a batch, divided among the ranks and put together again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from rlhf_core.distributed import Strategy
 from rlhf_plugin_dpo.items import PairItem
 
 T = TypeVar("T")
 
 
-def on_first(strategy: Strategy, value: T) -> list[T]:
-    """Every rank's value in rank order, on rank 0; nothing on the others."""
-    values = strategy.exchange_objects([value if to == 0 else None for to in range(strategy.world_size)])
-    return values if strategy.rank == 0 else []
-
-
-def from_first(strategy: Strategy, values: Sequence[T]) -> T:
-    """This rank's of the values that rank 0 has, one for each; what the others give is not looked at."""
-    return strategy.exchange_objects(values if strategy.rank == 0 else [None] * strategy.world_size)[0]
-
-
 class DealtPairs(NamedTuple):
-    """This rank's pairs of a batch."""
+    """One rank's pairs of a batch."""
 
     pairs: list[PairItem]
     size: int
@@ -32,10 +20,10 @@ class DealtPairs(NamedTuple):
     """Completion tokens of the whole batch."""
 
 
-def deal(strategy: Strategy, items: Sequence[PairItem]) -> DealtPairs:
-    """Send each rank its pairs of a batch that rank 0 holds, one after the other; all ranks call it together."""
-    world, tokens = strategy.world_size, sum(item.tokens for item in items)
-    return from_first(strategy, [DealtPairs(list(items[rank::world]), len(items), tokens) for rank in range(world)])
+def dealt_to_each(items: Sequence[PairItem], world_size: int) -> list[DealtPairs]:
+    """Each rank's pairs of a batch, one after the other."""
+    tokens = sum(item.tokens for item in items)
+    return [DealtPairs(list(items[rank::world_size]), len(items), tokens) for rank in range(world_size)]
 
 
 def undealt(shards: Sequence[Sequence[T]]) -> list[T]:
