@@ -1,20 +1,24 @@
-"""The size of this tree as one table: ``python -m scripts.check.measured [--root PATH]``.
+"""The size of this tree as one table: ``python -m scripts.check.measured [--before COMMIT]``.
 
-Code lines are lines without docstrings, comments and blank lines. Tests are left out of every number.
+With a commit, first the table of the tree as it was there. Code lines are lines without docstrings, comments and blank
+lines. Tests are left out of every number.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import io
+import json
 import re
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from scripts.check.files import is_test, parse, python_files, repository_files
 
@@ -25,6 +29,10 @@ TREES = {
     "all": ("rlhf_core", "plugins", "eval", "extensions", "scripts"),
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+COUNT_NAMES = """
+import importlib, json, sys
+print(json.dumps({name: len(getattr(importlib.import_module(name), "__all__", ())) for name in sys.argv[1:]}))
+"""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -66,12 +74,13 @@ def row(name: str, sizes: list[FileSize]) -> str:
     return f"| {name} | {cells} | {median(lengths):.0f} / {p95} / {lengths[-1]} |"
 
 
-def public_names(root: Path) -> Iterator[tuple[str, int]]:
+def public_names(root: Path) -> dict[str, int]:
+    """The names of each package's surface; imported by a process of its own, since another tree has other modules."""
     modules = {f.stem for f in (root / "rlhf_core").glob("[!_]*.py")} | {p.name for p in packages(root)}
-    for module in ("rlhf_core", *(f"rlhf_core.{name}" for name in sorted(modules))):
-        names = getattr(importlib.import_module(module), "__all__", ())
-        if names:
-            yield module, len(names)
+    names = ["rlhf_core", *(f"rlhf_core.{name}" for name in sorted(modules))]
+    command = [sys.executable, "-c", COUNT_NAMES, *names]
+    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return {module: number for module, number in json.loads(answer.stdout).items() if number}
 
 
 def packages(root: Path) -> list[Path]:
@@ -94,19 +103,29 @@ def report(root: Path) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, tops in TREES.items():
         yield row(name, [size for top, size in sizes if top in tops])
-    public = list(public_names(root))
-    yield f"\nPublic names: {sum(n for _, n in public)} ({', '.join(f'{m} {n}' for m, n in public)})"
+    public = public_names(root)
+    yield f"\nPublic names: {sum(public.values())} ({', '.join(f'{m} {n}' for m, n in public.items())})"
     yield f"Written documentation: {words(documentation(root)):,} words"
     yield f"Changelog: {words([root / 'CHANGELOG.md']):,} words"
     core = packages(root)
     yield f"Packages of the core: {len(core)} ({', '.join(p.name for p in core)})"
 
 
+def report_of(commit: str, root: Path) -> list[str]:
+    """The report of the tree at a commit."""
+    with TemporaryDirectory() as folder:
+        tree = subprocess.run(["git", "archive", commit], cwd=root, stdout=subprocess.PIPE, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=tree.stdout, check=True)
+        return list(report(Path(folder)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.check.measured", description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[2])
-    for line in report(parser.parse_args().root.resolve()):
-        print(line, flush=True)
+    parser.add_argument("--before", metavar="COMMIT", help="compare with the tree of this commit")
+    before, root = parser.parse_args().before, Path(__file__).parents[2]
+    if before:
+        print(f"At {before}:\n", *report_of(before, root), "\nNow:\n", sep="\n")
+    print(*report(root), sep="\n")
 
 
 if __name__ == "__main__":
