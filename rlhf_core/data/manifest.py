@@ -18,11 +18,8 @@ from rlhf_core.types.errors import ModelError
 
 MANIFEST = "manifest.json"
 ALGORITHM = "sha256"
-LOADED = re.compile(
-    r".+\.safetensors|.+\.safetensors\.index\.json|.+\.model|chat_template.*|merges\.txt|vocab\.(json|txt)"
-    r"|((adapter_|generation_|tokenizer_)?config|tokenizer|added_tokens|special_tokens_map)\.json"
-)
-"""Names that loaders read where they find them; other files, such as notes, may be added to a folder."""
+UNREAD = re.compile(r"\..*|.+\.md|(LICENSE|NOTICE)(\..+)?|.+\.(png|jpg|svg)")
+"""Names of files and folders that no loader reads, so that they may be added to a folder; nothing else may."""
 THREADS = 4
 """Files that are hashed at once; hashing holds no lock of the interpreter."""
 
@@ -95,10 +92,13 @@ def truncation(file: Path) -> str | None:
 
 
 def _added(folder: Path, listed: Set[Path]) -> list[str]:
-    """Files that were not written with the others, but would be loaded with them."""
-    folders = {folder, *(file.parent for file in listed)}
-    files = sorted(file for path in folders if path.is_dir() for file in path.iterdir())
-    return [f"{f.relative_to(folder)} is not in it" for f in files if f not in listed and LOADED.fullmatch(f.name)]
+    """Files that were not written with the others, at any depth: a loader might read them."""
+    added: list[str] = []
+    for path, below, names in os.walk(folder, followlinks=True):
+        below[:] = sorted(name for name in below if not UNREAD.fullmatch(name))
+        files = sorted(Path(path, name) for name in names if name != MANIFEST and not UNREAD.fullmatch(name))
+        added += [f"{file.relative_to(folder)} is not in it" for file in files if file not in listed]
+    return added
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
@@ -116,7 +116,7 @@ def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
 def _digests(files: Sequence[Path]) -> list[str]:
     facts = [file.stat() for file in files]
     with ThreadPoolExecutor(THREADS) as threads:
-        return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_mtime_ns, f.st_ino) for f in facts))))
+        return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_ctime_ns, f.st_ino) for f in facts))))
 
 
 @functools.lru_cache(maxsize=4096)
