@@ -147,6 +147,8 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlhf_core.models.tensor_files import check_finite
+
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -159,6 +161,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     model, info = loaded
+    check_finite(model.state_dict(), config.path)
     check_generates(model, config.path)
     check_causal(model, config.path)
     _check_weights(info, config.path)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
-from rlhf_core.models.tensor_files import ComputedWeights, can_write, entries, is_lazy, write_model_files
+from rlhf_core.models.tensor_files import (
+    ComputedWeights,
+    can_write,
+    check_finite,
+    entries,
+    finite,
+    is_lazy,
+    load_tensors,
+    write_model_files,
+)
 from rlhf_core.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -56,7 +65,9 @@ def merge_adapter(model: Any, folder: str) -> Any:
             why=f"{type(error).__name__}: {text[0][:300]}",
             fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
         ) from error
-    merged = dict(merged_weights(adapted, adapted.state_dict()))
+    weights = adapted.state_dict()
+    check_finite({name: weight for name, weight in weights.items() if "lora_" in name}, folder)
+    merged = dict(merged_weights(adapted, weights))
     base = adapted.unload()
     base.load_state_dict(merged)
     return base.requires_grad_(True)
@@ -121,7 +132,7 @@ def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A peft model's weights, of which peft writes its adapters'; where a look-up gathers, those alone."""
-    return {name: weights[name] for name in weights if "lora_" in name or not is_lazy(weights)}
+    return {name: finite(name, weights[name]) for name in weights if "lora_" in name or not is_lazy(weights)}
 
 
 def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
@@ -130,7 +141,7 @@ def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> N
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
     tensors = entries(weights, [name for name in weights if name not in left_out]) if is_lazy(weights) else []
     if not tensors or not can_write(tensors) or is_converted(model):
-        state = dict(weights)
+        state = {name: finite(name, weight) for name, weight in weights.items()}
         for name, source in tied.items():
             if source in state:
                 state[name] = state[source]  # gathered one by one, tied weights come as two
@@ -156,12 +167,10 @@ def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any
 
 def load_weights(model: Any, folder: Path) -> None:
     """Load a checkpoint's weights into a model of the same shape, bit for bit."""
-    from safetensors.torch import load_file
-
     if is_peft(model):
         from peft import set_peft_model_state_dict
 
-        set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
+        set_peft_model_state_dict(model, load_tensors(folder / "adapter_model.safetensors"))
         return
     from rlhf_core.models.slices import has_meta_weights, remember, stored_in, weight_files
 
@@ -170,7 +179,7 @@ def load_weights(model: Any, folder: Path) -> None:
         return
     state: dict[str, Any] = {}
     for shard in sorted(folder.glob("model*.safetensors")):  # a modality keeps files of its own beside them
-        state |= load_file(str(shard))
+        state |= load_tensors(shard)
     result = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     _check_fit(folder, [k for k in result.missing_keys if k not in tied], result.unexpected_keys)

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import torch
 
+from rlhf_core.types.errors import ModelError, TrainingDiverged
+
 Weights = Mapping[str, torch.Tensor]
 
 
@@ -62,6 +64,57 @@ def like(weights: Weights, name: str) -> torch.Tensor:
     if isinstance(weights, ComputedWeights) and weights.shapes is not None:
         return weights.shapes[name]
     return weights[name]
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity: one pass, and no copy but of types of one byte."""
+    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+        return True
+    values = tensor.detach() if tensor.element_size() > 1 else tensor.detach().float()
+    return bool(torch.isfinite(torch.stack(torch.aminmax(values))).all())
+
+
+def check_finite(weights: Weights, path: str) -> None:
+    """Refuse loaded weights with NaN or infinity, which fused kernels may hide in fluent text.
+
+    Args:
+        weights: name -> tensor of any shape, such as a module's ``state_dict()``.
+        path: what they were loaded from.
+
+    Raises:
+        ModelError: names the first such weight.
+    """
+    for name, tensor in weights.items():
+        if not is_finite(tensor):
+            raise ModelError(
+                f"the weight '{name}' of '{path}' holds NaN or infinity",
+                why="the file is damaged, or the training that wrote it had diverged",
+                fix="copy or download it again, or take an earlier checkpoint",
+            )
+
+
+def load_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a safetensors file, on the CPU; refused as by :func:`check_finite`."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(file))
+    check_finite(tensors, str(file))
+    return tensors
+
+
+def finite(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that is going to be written.
+
+    Raises:
+        TrainingDiverged: it holds NaN or infinity.
+    """
+    if not is_finite(tensor):
+        raise TrainingDiverged(
+            f"the weight '{name}' holds NaN or infinity, and is not saved",
+            why="the last update made it so: its gradient was finite, the step it took was not",
+            fix="lower trainer.optimizer.learning_rate; the last checkpoint is finite",
+        )
+    return tensor
 
 
 TYPES = {
@@ -121,7 +174,7 @@ def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[
     with file.open("wb") as target:
         target.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
-            value = tensor.value().detach().cpu().contiguous()
+            value = finite(tensor.name, tensor.value()).detach().cpu().contiguous()
             if value.shape != tensor.like.shape or value.dtype != tensor.like.dtype:
                 raise ValueError(
                     f"'{tensor.name}' was to be {list(tensor.like.shape)} of {tensor.like.dtype}, "
@@ -138,7 +191,7 @@ def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: 
         return
     from safetensors.torch import save_file
 
-    save_file({t.name: t.value().detach().cpu().contiguous() for t in tensors}, str(file))
+    save_file({t.name: finite(t.name, t.value()).detach().cpu().contiguous() for t in tensors}, str(file))
 
 
 def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:

@@ -4,7 +4,6 @@ looked up by name: its own may be shards.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Mapping
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
+from rlhf_core.models import ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.load import clear_quantization_config
 from rlhf_core.models.save import write_transformer
@@ -36,16 +35,11 @@ def save_classifier(
     config.architectures = None
     weights = net.state_dict() if weights is None else weights
     trunk = trunk_weights(net.trunk, weights)
-    with torch.device("meta") if is_lazy(weights) else contextlib.nullcontext():
+    with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
     clear_quantization_config(model)
-    if is_lazy(weights):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
-    else:
-        getattr(model, model.base_model_prefix).load_state_dict(dict(trunk))
-        head_of(model).weight.data.copy_(weights["head.weight"].detach())
-        model.save_pretrained(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
 
@@ -151,6 +145,7 @@ def _load_model(path: str) -> Any:
             why=str(error).splitlines()[0],
             fix="give a folder saved by AutoModelForSequenceClassification with one label",
         ) from error
+    check_finite(model.state_dict(), path)
     missing_weights = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
     if missing_weights:
         raise ModelError(

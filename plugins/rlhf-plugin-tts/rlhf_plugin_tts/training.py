@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.data import DatasetError, whole_folder, write_json
-from rlhf_core.models import preserved_rng
+from rlhf_core.models import check_finite, preserved_rng
 from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import check_clip
 from rlhf_plugin_tts.features import FEATURES
@@ -145,4 +145,5 @@ def save(head: Head, folder: Path, hears: str, encoder: str, settings: HeadSetti
     }
     with whole_folder(folder) as aside:
         write_json(aside / META, meta)
+        check_finite(head.state_dict(), str(folder))
         save_file({k: v.contiguous() for k, v in head.state_dict().items()}, str(aside / WEIGHTS))
