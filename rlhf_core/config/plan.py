@@ -35,6 +35,8 @@ class Plan:
     """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Source of the data set -> number of rows to train on and held out; empty where they were not read beforehand."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Path of what the run reads -> digest, hub id -> commit; empty in a plan that nobody has started."""
     extensions: tuple[Mapping[str, Any], ...] = ()
     """Of a run that was extended: ``at_step``, ``time`` and ``changes`` (key -> old and new value), oldest first."""
 
@@ -48,6 +50,7 @@ class Plan:
             "world_size": self.world_size,
             "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
             "rows": {source: dict(sizes) for source, sizes in self.rows.items()},
+            **({"inputs": dict(self.inputs)} if self.inputs else {}),
             **({"extensions": [dict(row) for row in self.extensions]} if self.extensions else {}),
         }
 
@@ -68,6 +71,7 @@ class Plan:
             data["world_size"],
             data.get("conditions", {}),
             data.get("rows", {}),
+            data.get("inputs", {}),
             tuple(data.get("extensions", ())),
         )
 

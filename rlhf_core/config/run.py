@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -41,6 +41,8 @@ def cuda_has_bfloat16() -> bool:
 
 class RunConfig(Config):
     """One run. ``rlhf config schema`` prints every field with its meaning."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset({"trackers", "strategy"})
 
     seed: int = Field(0, ge=0, lt=2**64)
     """Decides prompt order, every completion's randomness, and initial heads."""

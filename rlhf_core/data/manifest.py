@@ -32,7 +32,7 @@ def write_manifests(folder: Path) -> None:
         files += sorted(here / name / MANIFEST for name in below)
         rows = {
             file.relative_to(here).as_posix(): {"bytes": file.stat().st_size, "digest": digest}
-            for file, digest in zip(files, _digests(files))
+            for file, digest in zip(files, digests(files))
         }
         text = json.dumps({"algorithm": ALGORITHM, "files": rows}, indent=1)
         (here / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -55,8 +55,9 @@ def find_damage(folder: Path) -> list[str] | None:
     wrong = [f"{file.relative_to(folder)} has {there} bytes of {size}" for file, size, there in sizes if there != size]
     if wrong:
         return wrong
-    digests = _digests([file for file, _, _ in rows])
-    return [f"{row[0].relative_to(folder)} is not what was written" for row, now in zip(rows, digests) if row[2] != now]
+    now = digests([file for file, _, _ in rows])
+    edited = [file for (file, _, then), digest in zip(rows, now) if then != digest]
+    return [f"{file.relative_to(folder)} is not what was written" for file in edited]
 
 
 def verify_files(folder: Path | str) -> None:
@@ -91,14 +92,18 @@ def truncation(file: Path) -> str | None:
     return None if size == expected else f"it has {size} bytes, its header describes {expected}"
 
 
-def _added(folder: Path, listed: Set[Path]) -> list[str]:
-    """Files that were not written with the others, at any depth: a loader might read them."""
-    added: list[str] = []
+def files_read(folder: Path) -> list[Path]:
+    """The files that loaders may read in a folder, at any depth; manifests are left out."""
+    files: list[Path] = []
     for path, below, names in os.walk(folder, followlinks=True):
         below[:] = sorted(name for name in below if not UNREAD.fullmatch(name))
-        files = sorted(Path(path, name) for name in names if name != MANIFEST and not UNREAD.fullmatch(name))
-        added += [f"{file.relative_to(folder)} is not in it" for file in files if file not in listed]
-    return added
+        files += sorted(Path(path, name) for name in names if name != MANIFEST and not UNREAD.fullmatch(name))
+    return files
+
+
+def _added(folder: Path, listed: Set[Path]) -> list[str]:
+    """Files that were not written with the others."""
+    return [f"{file.relative_to(folder)} is not in it" for file in files_read(folder) if file not in listed]
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
@@ -113,7 +118,8 @@ def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
             yield from _listed(file.parent)
 
 
-def _digests(files: Sequence[Path]) -> list[str]:
+def digests(files: Sequence[Path]) -> list[str]:
+    """Of each file, in hexadecimal; several are read at once, and none twice while it stays as it is."""
     facts = [file.stat() for file in files]
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_ctime_ns, f.st_ino) for f in facts))))

@@ -63,7 +63,7 @@ def train(
     from rlhf_core.config.load import resolve
     from rlhf_core.python_api.config import config_of, read_once, registered
     from rlhf_core.python_api.launching import unchanged_process
-    from rlhf_core.runs.launch.run import plan_run
+    from rlhf_core.runs.launch.run import pinned, plan_run
 
     values = {"reward": reward, "loss": loss, "dataset": dataset}
     objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
@@ -79,7 +79,8 @@ def train(
     with unchanged_process(), registered(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})).with_precision()
+        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {}))
+        resolved = pinned(resolved.with_precision())
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)
