@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.models.template_deadline import check_ends
 from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -47,6 +48,7 @@ def apply_template(tokenizer: Any, value: str) -> None:
     if value in ("chatml", "hermes") and "<|im_end|>" in tokenizer.get_vocab():
         tokenizer.eos_token = "<|im_end|>"
     tokenizer.chat_template = NAMED.get(value, value).replace("{{ bos }}", "{{ bos_token }}" if adds_bos else "")
+    check_ends(tokenizer.chat_template, "model.chat_template")
     mark = "a-question-to-find"
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)

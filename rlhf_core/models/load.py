@@ -18,6 +18,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
+from rlhf_core.models.template_deadline import check_ends
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
@@ -123,6 +124,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
         from rlhf_core.models.chat_templates import apply_template
 
         apply_template(tokenizer, config.chat_template)
+    else:
+        check_ends(tokenizer.chat_template, source.describe)
     return tokenizer
 
 

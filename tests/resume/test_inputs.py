@@ -35,7 +35,7 @@ def silent(text: str) -> None: ...
 
 
 def pocket(to: Path) -> Path:
-    return Path(shutil.copytree(resolve_model("pocket").place, to))
+    return Path(shutil.copytree(resolve_model("pocket").path, to))
 
 
 @pytest.fixture(scope="module")
