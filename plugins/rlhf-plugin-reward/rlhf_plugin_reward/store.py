@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from rlhf_core.data import PreferencePair, cache_folder, verify_files
-from rlhf_core.models import ModelConfig, check_finite, load_tensors, load_tokenizer, resolve_model, weights_digest
+from rlhf_core.models import ModelConfig, check_finite, load_tokenizer, resolve_model, weights_digest
 from rlhf_plugin_reward.classifier_files import save_trunk
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
@@ -84,7 +84,8 @@ def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
     verify_files(folder)
     trunk = AutoModel.from_pretrained(folder / "trunk", use_safetensors=True)
     check_finite(trunk.state_dict(), str(folder / "trunk"))
-    weight = load_tensors(folder / "heads.safetensors")["heads"]
+    weight = load_file(str(folder / "heads.safetensors"))["heads"]
+    check_finite({"heads": weight}, str(folder))
     head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     head.weight.data.copy_(weight)
     return RewardNet(trunk, head, frozen=True).eval(), load_tokenizer(ModelConfig(path=str(folder / "trunk")))

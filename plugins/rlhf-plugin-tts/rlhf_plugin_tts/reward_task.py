@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
-from rlhf_core.models import check_finite, load_tensors
+from rlhf_core.models import check_finite
 from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
@@ -84,7 +84,7 @@ class AudioRewardTask:
         save_file(self._state(weights), str(folder / TRAINED))
 
     def load_model(self, folder: Path) -> None:
-        self.head.load_state_dict(load_tensors(folder / TRAINED))
+        self.head.load_state_dict(load_file(str(folder / TRAINED)))
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         config, head = self.config, Head(len(self.head.get_buffer("mean")), self.config.hidden)

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rlhf_core.models import ModelError, load_tensors
+from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward
@@ -121,7 +122,8 @@ def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable
 def load_head(path: str, meta: Mapping[str, Any]) -> Head:
     head = Head(int(meta["width"]), int(meta["hidden"]))
     try:
-        head.load_state_dict(load_tensors(Path(path).expanduser() / WEIGHTS))
+        head.load_state_dict(load_file(str(Path(path).expanduser() / WEIGHTS)))
     except RuntimeError as error:
         raise ModelError(f"the weights of '{path}' do not fit its description", why=str(error)[:300]) from error
+    check_finite(head.state_dict(), path)
     return head
