@@ -56,11 +56,17 @@ class ModelConfig(Config):
     max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
-    """transformers' implementation: torch's fused attention, or plain matrix products."""
+    """transformers' implementation: torch's fused attention, or plain matrix products, which a model without fused
+    attention (Gemma 2, gpt-oss) gets in any case."""
     gradient_checkpointing: bool = False
     """Compute each layer again in the backward pass: less memory, a slower update, the same gradient."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+
+    @property
+    def attention_or_eager(self) -> str | None:
+        """As transformers takes it: None is fused attention for those models that have it."""
+        return None if self.attention == "sdpa" else self.attention
 
     @classmethod
     def as_trained(

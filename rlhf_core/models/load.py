@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
@@ -78,6 +80,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         model = None if weights else _without_weights(config, source)
         model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
+    _note_choices(model, config)
     context = context_length(model, config)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -156,7 +159,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=config.attention_or_eager,
             use_safetensors=None if source.gguf else True,
             output_loading_info=True,
             **load_options(config, source),
@@ -286,11 +289,24 @@ def clear_quantization_config(model: Any) -> None:
     model.is_quantized = False
 
 
-def wake_checkpointing(model: Any) -> None:
-    """Let gradient checkpointing act in eval mode: a layer's own ``training`` flag is set, its dropouts' stay off."""
-    for module in model.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
+UNASKED = re.compile(
+    "_ids?$|^(do_sample|max_length|transformers_version|_from_model_config|use_cache|output_.*|return_.*)$"
+)
+"""Names in a generation config that do not shape what is sampled, or are used."""
+
+
+def _note_choices(model: Any, config: ModelConfig) -> None:
+    """Say what is not as the model's files, or the settings, would have it."""
+    if config.attention_or_eager is None and model.config._attn_implementation == "eager":
+        log.warning("transformers has no fused attention for %s: model.attention=eager is taken", type(model).__name__)
+    generation = getattr(model, "generation_config", None)
+    settings = {} if generation is None else generation.to_diff_dict()
+    if unused := [f"{name} {value}" for name, value in sorted(settings.items()) if not UNASKED.search(name)]:
+        log.warning(
+            "generation_config.json of '%s' asks for %s: not used; completions are sampled by the run's own `sampling` "
+            "settings, from the model's own distribution where they say nothing",
+            *(config.path, ", ".join(unused)),
+        )
 
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
@@ -302,6 +318,19 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
             why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )
+
+
+REMEDIES = {
+    "attention implementation|attn_implementation": "--set model.attention=eager",
+    "does not recognize this architecture|model type": "pip install -U transformers, if a newer one knows the "
+    "model_type in config.json",
+    "Unrecognized configuration class": "give a model that writes text alone: transformers has no causal language "
+    "model for this config.json (it may read images or sound, or be an encoder)",
+    "^(ImportError|ModuleNotFoundError)": "install the package that the error names",
+    "out of memory|can't allocate memory|MemoryError": "take a smaller model, or --set model.dtype=bfloat16",
+    "ize mismatch|ignore_mismatched_sizes": "use the weights that belong to config.json",
+}
+"""What an error says -> what to do about it, wherever the model lies."""
 
 
 def explain_failure(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
@@ -319,6 +348,10 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
     elif "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
+    elif remedy := next(
+        (fix for cause, fix in REMEDIES.items() if re.search(cause, f"{type(error).__name__}: {text}")), ""
+    ):
+        summary, fix = f"cannot load the {what} of '{config.path}'", remedy
     elif source.local:
         summary = f"cannot load the {what} from '{config.path}'"
         fix = "check that the folder holds a complete causal language model in Hugging Face form"

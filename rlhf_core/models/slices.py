@@ -206,7 +206,7 @@ def build_without_weights(config: Any, model_class: Any, folder: Path, options: 
         model: Any = model_class.from_config(
             described,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=config.attention_or_eager,
             trust_remote_code=config.trust_remote_code,
         )
     model.tie_weights()  # making a parameter without memory unties it

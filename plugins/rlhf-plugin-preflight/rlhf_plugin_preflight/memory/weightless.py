@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, resolve_model
-from rlhf_core.models.load import context_length, explain_failure, load_options, wake_checkpointing
+from rlhf_core.models.gradient_checkpointing import wake_checkpointing
+from rlhf_core.models.load import context_length, explain_failure, load_options
 from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
 
@@ -69,7 +70,7 @@ def on_meta(described: Described, config: ModelConfig, *, generates: bool = True
             return family.from_config(
                 described.config,
                 dtype=getattr(torch, config.dtype),
-                attn_implementation=config.attention,
+                attn_implementation=config.attention_or_eager,
                 trust_remote_code=config.trust_remote_code,
             )
     except Exception as error:  # as above
