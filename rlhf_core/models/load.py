@@ -17,7 +17,7 @@ from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.gradient_checkpointing import wake_checkpointing
-from rlhf_core.models.modality import MODALITY_FILE, attach_modality
+from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_of
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
 from rlhf_core.models.template_deadline import check_ends
@@ -73,6 +73,8 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """
     import torch
 
+    from rlhf_core.models.layers.vocabulary import mask_ids_without_text
+
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
     with _parsed_once(source):
@@ -80,6 +82,8 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         model = None if weights else _without_weights(config, source)
         model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
+    if modality_of(tokenizer) is None:
+        mask_ids_without_text(model, tokenizer.get_vocab().values())
     _note_choices(model, config)
     context = context_length(model, config)
     if config.gradient_checkpointing:
@@ -311,10 +315,10 @@ def _note_choices(model: Any, config: ModelConfig) -> None:
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     """A tokenizer from another model shows up as ids past the embedding."""
-    rows = int(model.get_input_embeddings().weight.shape[0])
-    if len(tokenizer) > rows:
+    rows, highest = int(model.get_input_embeddings().weight.shape[0]), max(tokenizer.get_vocab().values(), default=-1)
+    if max(len(tokenizer), highest + 1) > rows:
         raise ModelError(
-            f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
+            f"the tokenizer of '{path}' has {max(len(tokenizer), highest + 1)} tokens but the model embeds only {rows}",
             why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )

@@ -103,10 +103,11 @@ def rounding_tolerance(model: torch.nn.Module) -> float:
 
 
 def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
-    """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`)."""
-    if got.shape != want.shape:
+    """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`); ``-inf`` too."""
+    if got.shape != want.shape or not torch.equal(got.isneginf(), want.isneginf()):
         return False
-    gap = (got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6)
+    got, want = (values.float().masked_fill(values.isneginf(), 0.0) for values in (got, want))
+    gap = (got - want).abs().max() / want.abs().max().clamp(min=1e-6)
     return bool(gap <= rounding_tolerance(model))
 
 
