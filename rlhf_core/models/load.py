@@ -74,6 +74,8 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     import torch
 
     from rlhf_core.models.layers.vocabulary import mask_ids_without_text
+    from rlhf_core.models.prompt_format import stop_at_turn_ends
+    from rlhf_core.models.template_writer import TemplateWriter
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
@@ -84,6 +86,8 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     check_vocabulary(model, tokenizer, config.path)
     if modality_of(tokenizer) is None:
         mask_ids_without_text(model, tokenizer.get_vocab().values())
+        if config.prompt_format != "raw" and tokenizer.chat_template:
+            stop_at_turn_ends(model, TemplateWriter(tokenizer, chat=True))
     _note_choices(model, config)
     context = context_length(model, config)
     if config.gradient_checkpointing:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, reply
+from rlhf_core.models.bridge import Bridge, Written, cut_sampled, in_order, written
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
 from rlhf_core.models.tool_templates import FIX
@@ -41,7 +41,7 @@ class Formatter(TemplateWriter):
                 fix="--set model.chat_template=plain, or --set model.prompt_format=raw for single questions",
             )
         super().__init__(tokenizer, chat=has_template if prompt_format == "auto" else prompt_format == "chat")
-        self._format_name = tool_format
+        self._format_name, self._unended = tool_format, False
         self.modality = modality_of(tokenizer)
         self.warning = ""
         if prompt_format == "raw" and has_template:
@@ -107,19 +107,68 @@ class Formatter(TemplateWriter):
         return Bridge(ids[1:] if ended else ids, new_segment=False)
 
     def encode_reply(
-        self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
+        self,
+        prompt: Sequence[Message],
+        text: str,
+        turn: Message | None = None,
+        tools: Sequence[Tool] = (),
+        later: Sequence[Message] = (),
     ) -> tuple[int, ...]:
-        """Token ids of a completion to imitate or judge, the end token included; ``turn`` is the completion whole,
-        where it is more than a text, and the chat template writes its calls.
+        """Token ids of a completion to imitate: those that the chat template writes after the prompt's, up to the token
+        that ends the turn. A template without such a token gets the EOS; without a template the text does.
+
+        Args:
+            prompt: the turns before it.
+            text: what the completion says.
+            turn: the completion whole, where it is more than a text (calls, reasoning).
+            tools: those of the prompt.
+            later: turns that follow, for templates that write earlier answers otherwise.
 
         Raises:
-            ModelError: the chat template cannot write the turn, or there is none.
+            ModelError: the template does not write the turn after its own prompt, or there is none for calls.
         """
-        if turn is None:
+        if turn is None and (self.modality is not None or not self.chat):
             return self.encode_completion(text)
+        answer, ending = self._written(prompt, text, turn, tools, later)
+        return (*answer, *ending[:1])
+
+    def encode_answer(
+        self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
+    ) -> tuple[int, ...]:
+        """As :meth:`encode_reply`, for a conversation that is judged: all that the template writes after the answer is
+        there. A text that it would not write after its own prompt stands as it is.
+
+        Raises:
+            ModelError: the chat template cannot write calls, or there is none.
+        """
+        try:
+            if turn is not None or (self.chat and self.modality is None):
+                answer, ending = self._written(prompt, text, turn, tools)
+                return (*answer, *ending)
+        except ModelError:
+            if turn is not None:
+                raise
+        return (*self.text.encode(text), *self.closing)
+
+    def _written(
+        self,
+        prompt: Sequence[Message],
+        text: str,
+        turn: Message | None,
+        tools: Sequence[Tool],
+        later: Sequence[Message] = (),
+    ) -> Written:
         if not self.chat:
             raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
-        return reply(self, prompt, turn, tools)
+        said = written(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
+        if said.ending or self.tokenizer.eos_token_id is None:
+            return said
+        if not self._unended:
+            self._unended = True
+            log.warning(
+                "the chat template ends a turn by no special token: the tokenizer's EOS is put after each answer"
+            )
+        return Written(said.answer, (self.tokenizer.eos_token_id,))
 
     def parse(
         self, completion: Sequence[int], tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0
@@ -145,15 +194,9 @@ class Formatter(TemplateWriter):
         return tuple(self.text.encode(text))
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
-        """Token ids of a completion to imitate, the end token included."""
+        """Token ids of a text and the tokenizer's EOS, without a chat template."""
         own = self.modality if isinstance(self.modality, OwnTokens) else None
         return (*(own.completion_ids(text) if own else self.text.encode(text)), self.tokenizer.eos_token_id)
-
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn, else with the
-        tokenizer's EOS, if it has one.
-        """
-        return (*self.text.encode(text), *self.closing)
 
     @staticmethod
     def encode_raw(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
@@ -167,20 +210,6 @@ class Formatter(TemplateWriter):
         return tuple(ids)
 
 
-def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
-    """What is suspicious about a template that closes turns with a token which ends no completion; "" if it does."""
-    closing = formatter.closing if formatter.chat else ()
-    if not closing or set(closing) & set(ends):
-        return ""
-    tokenizer = formatter.tokenizer
-    known = ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none"
-    return (
-        f"the chat template closes a turn with {tokenizer.decode(list(closing)).strip()!r}, which is not a token "
-        f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
-        "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model"
-    )
-
-
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS."""
     ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -188,3 +217,23 @@ def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
     tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return tuple(dict.fromkeys([*listed, *tokenizer_eos]))
+
+
+def stop_at_turn_ends(model: Any, writer: TemplateWriter) -> None:
+    """Let the special token with which the chat template closes a turn end completions, if the model's files do not say
+    so; it is saved with the model. Warn: a base model with an instruct model's template was never trained on it.
+    """
+    tokenizer, ends = writer.tokenizer, end_ids(model, writer.tokenizer)
+    special = [int(tokenizer.convert_tokens_to_ids(name)) for name in writer.turn_ends[:1]]
+    if not writer.closing or set(special or writer.closing) & set(ends):
+        return
+    log.warning(
+        "the chat template closes a turn with %r, which is not a token that ends a completion (%s)%s. It looks like a "
+        "base model with an instruct model's template, which it was never trained on. Train it on demonstrations "
+        "first, use an instruct model, or --set model.prompt_format=raw with a prompt_template",
+        tokenizer.decode(special or list(writer.closing)).strip(),
+        ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none",
+        ": from now on it is" if special else "",
+    )
+    if special:
+        (getattr(model, "generation_config", None) or model.config).eos_token_id = [*ends, *special]

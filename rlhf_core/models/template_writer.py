@@ -107,18 +107,20 @@ class TextEncoder:
         """How many placeholders stand in a text."""
         return sum(map(text.count, (*self._placeholders, _CUT))) if _NONCE in text else 0
 
-    def encode_filled(self, text: str) -> list[int]:
-        """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders."""
-        if _NONCE not in text:
+    def encode_filled(self, text: str, *, first: bool = True) -> list[int]:
+        """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders; not
+        ``first``: of what goes on after other text.
+        """
+        if first and _NONCE not in text:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
         ids: list[int] = []
         at, strip_left = 0, False
         for match in self._pattern.finditer(text) if self._pattern else ():
             token, lstrip, rstrip = self.specials[match[0]]
-            ids += self._run(text[at : match.start()], strip_left, lstrip, first=at == 0)
+            ids += self._run(text[at : match.start()], strip_left, lstrip, first=first and at == 0)
             ids.append(token)
             at, strip_left = match.end(), rstrip
-        return [*ids, *self._run(text[at:], strip_left, False, first=at == 0)]
+        return [*ids, *self._run(text[at:], strip_left, False, first=first and at == 0)]
 
     def _run(self, text: str, strip_left: bool, strip_right: bool, *, first: bool) -> list[int]:
         """Token ids of what stands between two special tokens, which may take the blanks beside them."""
