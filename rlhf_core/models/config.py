@@ -21,7 +21,8 @@ class LoraSettings(Config):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Only 0: the model is trained without dropout, so that sampled and trained logprobs mean the same."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head."""
+    """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head, and
+    in a mixture of experts neither the router nor experts that are one tensor."""
 
     @model_validator(mode="after")
     def _no_dropout(self) -> LoraSettings:

@@ -35,6 +35,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"head_dim": 8, **EXPERTS},
     "olmoe": EXPERTS,
     "granitemoe": EXPERTS,
+    "deepseek_v2": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+        "q_lora_rank": None,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+    },
 }
 
 
