@@ -23,8 +23,15 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from rlhf_core.models import split_lm_head
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, base_model, cache_argument, compute_dtype
-from rlhf_core.models.layers.vocabulary import WITHOUT_TEXT, masked_bias
+from rlhf_core.models.layers.trunk_and_head import (
+    WITHOUT_TEXT,
+    TrunkAndHead,
+    agree,
+    base_model,
+    cache_argument,
+    compute_dtype,
+    masked_bias,
+)
 
 BLOCK = 64
 """Positions allocated ahead of need."""

@@ -36,7 +36,7 @@ def save_classifier(
     config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
     config.get_text_config().pad_token_id, config.architectures = tokenizer.pad_token_id, None
     text = config.get_text_config()
-    text.vocab_size = max(int(text.vocab_size), tokenizer.pad_token_id + 1)
+    text.vocab_size = max(int(text.vocab_size), (tokenizer.pad_token_id or 0) + 1)
     weights = net.state_dict() if weights is None else weights
     trunk = trunk_weights(net.trunk, weights)
     with torch.device("meta"):

@@ -14,7 +14,6 @@ import torch
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_meta_weights, last_token_hidden, split_lm_head
-from rlhf_core.models.adapters import linear_layers
 from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.load import context_length
 from rlhf_core.models.slices import ValuesForAdapters
@@ -102,12 +101,11 @@ def trunk_of(policy: LoadedModel) -> Any:
 
 
 def with_adapters(trunk: Any, seed: int) -> Any:
-    """A trunk with low-rank adapters on every linear layer that ``lora.target_modules=all-linear`` means, seeded."""
+    """A trunk with low-rank adapters on every linear layer, seeded."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
-    targets = sorted(linear_layers(trunk))
-    settings = LoraConfig(r=16, lora_alpha=32, target_modules=targets, task_type="FEATURE_EXTRACTION")
+    settings = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
     with ValuesForAdapters(trunk):
         return get_peft_model(trunk, settings)
 

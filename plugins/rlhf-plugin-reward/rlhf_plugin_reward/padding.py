@@ -16,7 +16,7 @@ ADDED = "<|pad|>"
 def with_pad_token(tokenizer: Any) -> Any:
     """The tokenizer, or a copy whose pad token ends no conversation: a special one that is named so, or a new one."""
     ends = {tokenizer.eos_token_id, *Formatter(tokenizer, "auto").closing}
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id not in ends:
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id not in ends:  # without one, nothing is padded
         return tokenizer
     own = copy.deepcopy(tokenizer)
     special = {token.content: i for i, token in own.added_tokens_decoder.items() if token.special and i not in ends}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelError
-from rlhf_core.models.layers.vocabulary import ids_without_text
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
@@ -36,9 +35,8 @@ PROBE = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "detokenize": Fa
 """The least that can be asked for."""
 
 
-def never_sampled(model: Any) -> list[int]:
-    """Ids that no token of the policy's tokenizer has, for :func:`rlhf_plugin_vllm.answers.body_of`."""
-    ids = ids_without_text(model)
+def never_sampled(ids: Sequence[int]) -> Sequence[int]:
+    """Ids that no token of the policy's tokenizer has, if :func:`rlhf_plugin_vllm.answers.body_of` can say so."""
     if len(ids) > MOST_BIASES:
         raise ModelError(
             f"{len(ids)} ids of the model stand for no text, and vLLM can be kept from sampling {MOST_BIASES} at most",

@@ -38,7 +38,7 @@ class ColocatedEngine:
                 "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
             )
         self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
-        self.never = never_sampled(policy.model)
+        self.never = never_sampled(native.without_text)
         dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self.files = WeightFiles(policy.model, None)

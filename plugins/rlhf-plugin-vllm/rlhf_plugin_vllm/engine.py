@@ -38,7 +38,7 @@ class VllmEngine:
                 "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
-        self.never = never_sampled(policy.model)
+        self.never = never_sampled(native.without_text)
         self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
         self.in_flight = config.in_flight
         """Weights may come while completions are sampled, which go on with them."""

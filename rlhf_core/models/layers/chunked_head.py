@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from rlhf_core.models.layers.vocabulary import WITHOUT_TEXT, masked_bias
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, masked_bias
 
 
 def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:

@@ -204,6 +204,22 @@ def _limits(config: Any) -> Iterable[tuple[str, int]]:
             yield kind, int(text.max_position_embeddings)
 
 
+WITHOUT_TEXT = "rlhf_without_text"
+"""Buffer of a head, ids whose logits are ``-inf``; it is not saved."""
+
+
+def ids_without_text(model: Any) -> list[int]:
+    """Ids that :func:`rlhf_core.models.layers.vocabulary.mask_ids_without_text` masked."""
+    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
+    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []
+
+
+def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
+    """A masked head's bias, with gradient: ``-inf`` for ids without a text."""
+    bias_V = head.weight.new_zeros(head.weight.shape[0]) if head.bias is None else head.bias
+    return bias_V.index_fill(0, head.get_buffer(WITHOUT_TEXT).to(bias_V.device), -torch.inf)
+
+
 def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
     """Values of the host as a tensor on a device."""
     if device.type != "cuda":

@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import base_model, probe_ids, quiet
-
-WITHOUT_TEXT = "rlhf_without_text"
-"""Buffer of a head, ids whose logits are ``-inf``; it is not saved."""
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, base_model, probe_ids, quiet
 
 
 def mask_ids_without_text(model: Any, ids: Collection[int]) -> None:
@@ -28,18 +25,6 @@ def mask_ids_without_text(model: Any, ids: Collection[int]) -> None:
         place = next(module.parameters()).device
         module.register_buffer(WITHOUT_TEXT, nameless if place.type == "meta" else nameless.to(place), persistent=False)
         module.register_forward_hook(_mask)
-
-
-def ids_without_text(model: Any) -> list[int]:
-    """What :func:`mask_ids_without_text` masked."""
-    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
-    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []
-
-
-def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
-    """A masked head's bias, with gradient: ``-inf`` for ids without a text."""
-    bias_V = head.weight.new_zeros(head.weight.shape[0]) if head.bias is None else head.bias
-    return bias_V.index_fill(0, head.get_buffer(WITHOUT_TEXT).to(bias_V.device), -torch.inf)
 
 
 def _mask(module: torch.nn.Module, _: object, out: Any) -> Any:

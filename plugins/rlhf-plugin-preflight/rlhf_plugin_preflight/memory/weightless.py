@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, resolve_model
-from rlhf_core.models.gradient_checkpointing import wake_checkpointing
-from rlhf_core.models.load import context_length, explain_failure, load_options
+from rlhf_core.models.load import context_length, explain_failure, load_options, wake_checkpointing
 from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
 
