@@ -90,8 +90,11 @@ def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
 
 def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = True) -> bool:
     """Whether all text of a turn stands in what the template makes of it; ``blanks``: those inside it, too."""
-    texts = [writer.text.guard(t.strip()) for t in (*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or "")]
-    return all((text if blanks else "".join(text.split())) in body for text in texts)
+    for part in (*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""):
+        text = writer.text.guard(part.strip())
+        if (text if blanks else "".join(text.split())) not in body:
+            return False
+    return True
 
 
 class Written(NamedTuple):
@@ -124,16 +127,17 @@ def written(
     place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=len(text))
     if later and place == len(text):
         raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
-    body, ending = text[:place], writer.encode_rest(text[place:])
-    if not keeps(writer, "".join(body.split()), turn, blanks=False):
+    body, ending = text[:place], tuple(writer.text.encode_filled(text[place:]))
+    whole_text = turn.get("content")
+    verbatim = isinstance(whole_text, str) and not turn.get("reasoning") and writer.text.guard(whole_text) in body
+    if not verbatim and not keeps(writer, "".join(body.split()), turn, blanks=False):
         raise _unwritable(
             turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
         )
-    calls: Sequence[Message] = turn.get("tool_calls") or ()
-    lost = [call["function"]["name"] for call in calls if writer.text.guard(call["function"]["name"]) not in body]
-    if lost:
-        raise _unwritable(turn, f"it leaves out the call of {lost[0]!r}")
-    before, ids = writer.encode_rest(opening), writer.encode_rest(whole)
+    for call in turn.get("tool_calls") or ():
+        if writer.text.guard(call["function"]["name"]) not in body:
+            raise _unwritable(turn, f"it leaves out the call of {call['function']['name']!r}")
+    before, ids = tuple(writer.text.encode_filled(opening)), tuple(writer.text.encode_filled(whole))
     last = len(ids) - len(ending)
     if ids[: len(before)] == before and ids[last:] == ending:
         return Written(ids[len(before) : last], ending)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, Written, cut_sampled, in_order, written
+from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, written
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
 from rlhf_core.models.tool_templates import FIX
@@ -41,7 +41,7 @@ class Formatter(TemplateWriter):
                 fix="--set model.chat_template=plain, or --set model.prompt_format=raw for single questions",
             )
         super().__init__(tokenizer, chat=has_template if prompt_format == "auto" else prompt_format == "chat")
-        self._format_name, self._unended = tool_format, False
+        self._format_name = tool_format
         self.modality = modality_of(tokenizer)
         self.warning = ""
         if prompt_format == "raw" and has_template:
@@ -129,8 +129,10 @@ class Formatter(TemplateWriter):
         """
         if turn is None and (self.modality is not None or not self.chat):
             return self.encode_completion(text)
-        answer, ending = self._written(prompt, text, turn, tools, later)
-        return (*answer, *ending[:1])
+        if not self.chat:
+            raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
+        answer, ending = written(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
+        return (*answer, *(ending[:1] or self._added_end))
 
     def encode_answer(
         self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
@@ -141,34 +143,22 @@ class Formatter(TemplateWriter):
         Raises:
             ModelError: the chat template cannot write calls, or there is none.
         """
+        if turn is not None and not self.chat:
+            raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
         try:
             if turn is not None or (self.chat and self.modality is None):
-                answer, ending = self._written(prompt, text, turn, tools)
-                return (*answer, *ending)
+                said = written(self, prompt, turn or {"role": "assistant", "content": text}, tools)
+                return (*said.answer, *(said.ending or self._added_end))
         except ModelError:
             if turn is not None:
                 raise
         return (*self.text.encode(text), *self.closing)
 
-    def _written(
-        self,
-        prompt: Sequence[Message],
-        text: str,
-        turn: Message | None,
-        tools: Sequence[Tool],
-        later: Sequence[Message] = (),
-    ) -> Written:
-        if not self.chat:
-            raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
-        said = written(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
-        if said.ending or self.tokenizer.eos_token_id is None:
-            return said
-        if not self._unended:
-            self._unended = True
-            log.warning(
-                "the chat template ends a turn by no special token: the tokenizer's EOS is put after each answer"
-            )
-        return Written(said.answer, (self.tokenizer.eos_token_id,))
+    @cached_property
+    def _added_end(self) -> tuple[int, ...]:
+        """Of a template that ends a turn by no special token: the EOS, which is said once."""
+        log.warning("the chat template ends a turn by no special token: the tokenizer's EOS is put after each answer")
+        return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
 
     def parse(
         self, completion: Sequence[int], tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0

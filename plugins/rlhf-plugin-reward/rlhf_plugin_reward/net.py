@@ -50,14 +50,17 @@ class RewardNet(torch.nn.Module):
 
     def forward(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Scores ``[B, K]`` of tokenized conversations."""
-        return self.head(self.features(self._read(ids_B)).to(self.head.weight.dtype)).float()
+        return self.head(
+            self.features(ids_B if self.pad_id is None else self._read(ids_B)).to(self.head.weight.dtype)
+        ).float()
 
     def _read(self, ids_B: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-        return ids_B if self.pad_id is None else [without_padding(row, self.pad_id) for row in ids_B]
+        return [without_padding(row, self.pad_id) for row in ids_B]
 
     def scores_without_cache(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Scores ``[B, K]`` without features that were kept: every call is one forward of the trunk."""
-        hidden_BH = last_token_hidden(self.trunk, self._read(ids_B), without_padding=self.without_padding)
+        ids_B = ids_B if self.pad_id is None else self._read(ids_B)
+        hidden_BH = last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
         return self.head(hidden_BH.to(self.head.weight.dtype)).float()
 
     def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
