@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from rlhf_core.models.template_writer import TemplateWriter
@@ -95,62 +94,3 @@ def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = Tr
         if (text if blanks else "".join(text.split())) not in body:
             return False
     return True
-
-
-class Written(NamedTuple):
-    """An answer as the chat template writes it after its prompt, as token ids."""
-
-    answer: tuple[int, ...]
-    ending: tuple[int, ...]
-    """From the token that ends the turn on; () of a template that has none, and all that it writes is ``answer``."""
-
-
-def written(
-    writer: TemplateWriter,
-    prompt: Sequence[Message],
-    turn: Message,
-    tools: Sequence[Tool],
-    later: Sequence[Message] = (),
-) -> Written:
-    """The template's own tokens of [prompt, turn, later], from where those of the prompt end. Where one of them would
-    reach over that place, which no policy can write, the answer's text is cut there.
-    """
-    opening = writer.render(prompt, tools, add_generation_prompt=True)
-    whole = writer.render([*prompt, turn, *later], tools, add_generation_prompt=bool(later))
-    if not whole.startswith(opening):
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(opening, whole)))
-        asks, answers = (writer.text.restore(text[same:])[:60] for text in (opening, whole))
-        raise _unwritable(
-            turn, f"a prompt for it goes on with {asks!r}, and the turn, once it is there, with {answers!r}"
-        )
-    text = whole[len(opening) :]
-    place = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=len(text))
-    if later and place == len(text):
-        raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
-    body, ending = text[:place], tuple(writer.text.encode_filled(text[place:]))
-    whole_text = turn.get("content")
-    verbatim = isinstance(whole_text, str) and not turn.get("reasoning") and writer.text.guard(whole_text) in body
-    if not verbatim and not keeps(writer, "".join(body.split()), turn, blanks=False):
-        raise _unwritable(
-            turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
-        )
-    for call in turn.get("tool_calls") or ():
-        if writer.text.guard(call["function"]["name"]) not in body:
-            raise _unwritable(turn, f"it leaves out the call of {call['function']['name']!r}")
-    before, ids = tuple(writer.text.encode_filled(opening)), tuple(writer.text.encode_filled(whole))
-    last = len(ids) - len(ending)
-    if ids[: len(before)] == before and ids[last:] == ending:
-        return Written(ids[len(before) : last], ending)
-    return Written(tuple(writer.text.encode_filled(body, first=False)), ending)
-
-
-def _unwritable(turn: Message, why: str) -> ModelError:
-    calls: Sequence[Message] = turn.get("tool_calls") or ()
-    parts = [f"a call of {call['function']['name']}" for call in calls] + ["reasoning"] * bool(turn.get("reasoning"))
-    return ModelError(
-        "the chat template cannot render a turn that the run trains on",
-        where=" with ".join([f"the turn: {content_of(turn)[:60]!r}", ", ".join(parts)][: 1 + bool(parts)]),
-        why=why,
-        fix="use a template that writes the turn after its own prompt, --set model.chat_template=FILE (hermes writes "
-        "calls), or remove that row",
-    )

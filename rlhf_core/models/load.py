@@ -73,7 +73,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """
     import torch
 
-    from rlhf_core.models.layers.vocabulary import mask_ids_without_text
+    from rlhf_core.models.layers.trunk_and_head import mask_ids_without_text
     from rlhf_core.models.prompt_format import stop_at_turn_ends
     from rlhf_core.models.template_writer import TemplateWriter
 

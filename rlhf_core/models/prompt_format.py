@@ -6,10 +6,10 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, written
+from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, keeps
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
 from rlhf_core.models.tool_templates import FIX
@@ -131,7 +131,7 @@ class Formatter(TemplateWriter):
             return self.encode_completion(text)
         if not self.chat:
             raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
-        answer, ending = written(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
+        answer, ending = write_answer(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
         return (*answer, *(ending[:1] or self._added_end))
 
     def encode_answer(
@@ -147,8 +147,8 @@ class Formatter(TemplateWriter):
             raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
         try:
             if turn is not None or (self.chat and self.modality is None):
-                said = written(self, prompt, turn or {"role": "assistant", "content": text}, tools)
-                return (*said.answer, *(said.ending or self._added_end))
+                written = write_answer(self, prompt, turn or {"role": "assistant", "content": text}, tools)
+                return (*written.answer, *(written.ending or self._added_end))
         except ModelError:
             if turn is not None:
                 raise
@@ -227,3 +227,62 @@ def stop_at_turn_ends(model: Any, writer: TemplateWriter) -> None:
     )
     if special:
         (getattr(model, "generation_config", None) or model.config).eos_token_id = [*ends, *special]
+
+
+class WrittenAnswer(NamedTuple):
+    """An answer as the chat template writes it after its prompt, as token ids."""
+
+    answer: tuple[int, ...]
+    ending: tuple[int, ...]
+    """From the token that ends the turn on; () of a template that has none, and all that it writes is ``answer``."""
+
+
+def write_answer(
+    writer: TemplateWriter,
+    prompt: Sequence[Message],
+    turn: Message,
+    tools: Sequence[Tool],
+    later: Sequence[Message] = (),
+) -> WrittenAnswer:
+    """The template's own tokens of [prompt, turn, later], from where those of the prompt end. Where one of them would
+    reach over that place, which no policy can write, the answer's text is cut there.
+    """
+    opening = writer.render(prompt, tools, add_generation_prompt=True)
+    whole = writer.render([*prompt, turn, *later], tools, add_generation_prompt=bool(later))
+    if not whole.startswith(opening):
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(opening, whole)))
+        prompted, answered = (writer.text.restore(text[shared:])[:60] for text in (opening, whole))
+        raise _unwritable(
+            turn, f"a prompt for it goes on with {prompted!r}, and the turn, once it is there, with {answered!r}"
+        )
+    text = whole[len(opening) :]
+    end_of_turn = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=len(text))
+    if later and end_of_turn == len(text):
+        raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
+    body, ending = text[:end_of_turn], tuple(writer.text.encode_filled(text[end_of_turn:]))
+    whole_text = turn.get("content")
+    verbatim = isinstance(whole_text, str) and not turn.get("reasoning") and writer.text.guard(whole_text) in body
+    if not verbatim and not keeps(writer, "".join(body.split()), turn, blanks=False):
+        raise _unwritable(
+            turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
+        )
+    for call in turn.get("tool_calls") or ():
+        if writer.text.guard(call["function"]["name"]) not in body:
+            raise _unwritable(turn, f"it leaves out the call of {call['function']['name']!r}")
+    before, ids = tuple(writer.text.encode_filled(opening)), tuple(writer.text.encode_filled(whole))
+    last = len(ids) - len(ending)
+    if ids[: len(before)] == before and ids[last:] == ending:
+        return WrittenAnswer(ids[len(before) : last], ending)
+    return WrittenAnswer(tuple(writer.text.encode_filled(body, first=False)), ending)
+
+
+def _unwritable(turn: Message, why: str) -> ModelError:
+    calls: Sequence[Message] = turn.get("tool_calls") or ()
+    parts = [f"a call of {call['function']['name']}" for call in calls] + ["reasoning"] * bool(turn.get("reasoning"))
+    return ModelError(
+        "the chat template cannot render a turn that the run trains on",
+        where=" with ".join([f"the turn: {content_of(turn)[:60]!r}", ", ".join(parts)][: 1 + bool(parts)]),
+        why=why,
+        fix="use a template that writes the turn after its own prompt, --set model.chat_template=FILE (hermes writes "
+        "calls), or remove that row",
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.config import BuildContext, ConfigError, RlhfError
 from rlhf_core.models import ModelError
-from rlhf_core.models.layers.vocabulary import mask_ids_without_text
+from rlhf_core.models.layers.trunk_and_head import mask_ids_without_text
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.checks import never_sampled
