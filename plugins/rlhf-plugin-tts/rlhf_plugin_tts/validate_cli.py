@@ -55,7 +55,7 @@ def validate(
     """
     from rlhf_core.cli import check_output, emit_json
     from rlhf_core.config import ConfigError
-    from rlhf_core.data import write_json
+    from rlhf_core.data import DatasetError, write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
     from rlhf_plugin_tts.validation_plot import check_plot, draw
@@ -72,6 +72,8 @@ def validate(
     steps = len(clips) * (len(rewards) + features)
     with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
         columns = measure_columns(clips, rewards, features, bar.update)
+    if all(value != value for column in columns.values() for value in column):
+        raise DatasetError("nothing could be measured: no clip can be read", where=file, fix="correct 'audio'")
     report = validated(columns, clips, keep, start, seed)
     if output is not None:
         write_json(output, report)

@@ -166,6 +166,9 @@ BAD = {
     "opposite.wav": "cancel each other",
     "constant.wav": "silent",
     "long.wav": "more than 60",
+    "slow.wav": "has 800 samples a second",
+    "folder.wav": "no such file",
+    "x" * 300 + ".wav": "no such file",
 }
 
 
@@ -183,6 +186,8 @@ def bad_clips(tmp_path: Path, voice: Voice) -> Path:
     soundfile.write(tmp_path / "constant.wav", np.full(RATE, 0.5), RATE)
     soundfile.write(tmp_path / "short.wav", np.ones(100) / 2, RATE)
     soundfile.write(tmp_path / "long.wav", np.zeros(600 * 8000), 8000)
+    soundfile.write(tmp_path / "slow.wav", np.ones(1000) / 2, 800)
+    (tmp_path / "folder.wav").mkdir()
     return tmp_path
 
 
@@ -319,11 +324,48 @@ def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_pat
     answer = json.loads(done.out)
     assert answer["scored"] == 2
     assert answer["rows"][0]["parts"]["voiced_fraction"] > 0.5
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "One.", "audio": "clips/b.wav"}) + "\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "One.", "audio": 3}) + "\n")
     refused = rlhf("reward", "score", "--reward", "acoustic_proxy", "--input", str(tmp_path / "rows.jsonl"))
     assert refused.code == 2
     assert "line 1" in refused.err
-    assert "b.wav" in refused.err
+
+
+LISTENS: dict[str, dict[str, Any]] = {
+    "acoustic_proxy": {},
+    "dnsmos": {},
+    "distillmos": {},
+    "duration": {},
+    "wer": {},
+    "speech": {},
+    "guarded": {"of": {"name": "acoustic_proxy"}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LISTENS))
+def test_a_bad_file_costs_its_row_alone(name: str, rlhf: Any, bad_clips: Path, voice: Voice) -> None:
+    """Whatever is wrong with a file, the command goes on; where no row has a score it says so and fails."""
+    if name == "distillmos" and importlib.util.find_spec("distillmos") is None:
+        pytest.skip("the package distillmos is not installed")
+    for hz in (120, 180):
+        voice(f"good{hz}.wav", hz=hz)
+    unheard = [b for b in BAD if b != "cut.flac" and not (name in ("duration", "wer") and BAD[b] == "silent")]
+    rows: list[dict[str, Any]] = [{"prompt": "a nice day", "audio": b} for b in unheard]
+    rows += [{"prompt": "a nice day", "audio": empty} for empty in (None, "")]
+    good = [{"prompt": "a nice day", "audio": f"good{hz}.wav"} for hz in (120, 180)]
+    file = bad_clips / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (good[0], *rows, good[1])))
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in LISTENS[name].items()]
+    done = rlhf("reward", "score", "--reward", name, *settings, "--input", str(file), "--json")
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)["rows"]
+    assert [row["status"] for row in answer] == ["ok", *["missing"] * len(rows), "ok"]
+    assert all(row["score"] is None and row["detail"] for row in answer[1:-1])
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    failed = rlhf("reward", "score", "--reward", name, *settings, "--input", str(file), "--json")
+    assert failed.code == 1
+    assert "no row of" in failed.err
+    assert "no such file" in failed.err
 
 
 @pytest.mark.slow
