@@ -138,20 +138,21 @@ def measure_columns(
 
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_tts.audio import ClipError, read_clip
-    from rlhf_plugin_tts.features import FEATURES, measure
+    from rlhf_plugin_tts.faults import MEASURES
+    from rlhf_plugin_tts.features import Analysis
     from rlhf_plugin_tts.rows import sample_of
 
     columns: dict[str, np.ndarray] = {}
     if features and any(clip.path is not None for clip in clips):
-        columns = {name: np.full(len(clips), np.nan) for name in FEATURES}
+        columns = {name: np.full(len(clips), np.nan) for name in MEASURES}
         for i, clip in enumerate(clips):
             progress(1)
             try:
-                measured = measure(read_clip(clip.path)) if clip.path is not None else {}
+                analysis = None if clip.path is None else Analysis(read_clip(clip.path))
             except ClipError:
                 continue
-            for name, value in measured.items():
-                columns[name][i] = value
+            for name, column in columns.items() if analysis else ():
+                column[i] = MEASURES[name](analysis)
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():
         with ctx.open("reward", config) as reward:
@@ -175,7 +176,6 @@ def validated(
 
     from rlhf_core.config import ConfigError
     from rlhf_core.data import json_values
-    from rlhf_plugin_tts.config import PROXY_WEIGHTS
     from rlhf_plugin_tts.validation import correlations
     from rlhf_plugin_tts.weighting import study
 
@@ -188,9 +188,7 @@ def validated(
     decisive = "within" if len(set(groups)) > 1 else "pooled"
 
     def first_weight(name: str) -> float:
-        if name in start:
-            return start[name]
-        return PROXY_WEIGHTS.get(name, math.copysign(1 / len(chosen), table[name][decisive]))
+        return start.get(name, math.copysign(1 / len(chosen), table[name][decisive]))
 
     report = {
         "clips": len(clips),
