@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlhf_core.data.atomic import write_json
 from rlhf_plugin_tts.speech_data.compare import measure
+from rlhf_studies.common.speech import AS_PROPOSED
 
 Scores = dict[str, list[float | None]]
 
@@ -18,7 +19,8 @@ def heard(
     """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them."""
     request = {"texts": list(texts), "names": list(names), "n": n, "temperature": temperature}
     if not file.is_file():
-        options = {**request, "settings": (), "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}
+        settings = AS_PROPOSED if "acoustic_proxy" in names else ()
+        options = {**request, "settings": settings, "seed": 0, "before": None, "jobs": jobs, "count": len(texts)}
         scores = measure(model, {**options, "description": "", "max_tokens": 480})["scores"]
         write_json(file, {"asked": request, "scores": {name: by_voice["voice"] for name, by_voice in scores.items()}})
         print(f"measured: {file}", flush=True)

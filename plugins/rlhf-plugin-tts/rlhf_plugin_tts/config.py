@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.models import ModelPath
@@ -66,32 +66,21 @@ class AcousticProxyConfig(SpeechRewardConfig):
     speech_only: bool = True
     """Whether what is not speech has the lowest value; else it is measured as speech is."""
 
-    @field_validator("weights")
-    @classmethod
-    def _counts(cls, value: dict[str, float]) -> dict[str, float]:
-        if bad := next((name for name, weight in value.items() if not 0 <= weight < math.inf), None):
-            raise ConfigError(f"the weight of '{bad}' is not a finite number from 0", fix="give one, 0 to leave it out")
-        if not any(value.values()):
-            raise ConfigError("all weights are 0, so that every clip would have the same score", fix="give one another")
-        return value
-
-    @field_validator("natural")
-    @classmethod
-    def _ranges(cls, value: dict[str, tuple[float, float, float]]) -> dict[str, tuple[float, float, float]]:
-        for name, (low, high, scale) in value.items():
-            if not (-math.inf < low <= high < math.inf and 0 < scale < math.inf):
-                raise ConfigError(
-                    f"the natural range of '{name}' is none", fix="give [low, high, scale], scale above 0"
-                )
-        return value
-
     @model_validator(mode="after")
     def _known(self) -> Self:
         known = {*NATURAL, *FURTHER}
         if unknown := sorted({*self.weights, *self.natural} - known):
             raise ConfigError(f"there is no acoustic measure '{unknown[0]}'", fix="one of " + ", ".join(sorted(known)))
-        if bare := sorted(set(self.weights) - {*NATURAL, *self.natural}):
-            raise ConfigError(f"'{bare[0]}' has no natural range", fix=f"natural.{bare[0]}=[low, high, scale]")
+        for name, (low, high, scale) in self.natural.items():
+            if not (-math.inf < low <= high < math.inf and 0 < scale < math.inf):
+                raise ConfigError(f"the natural range of '{name}' is none", fix="give [low, high, scale], scale > 0")
+        for name, weight in self.weights.items():
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"the weight of '{name}' is not a finite number from 0", fix="0 leaves it out")
+            if name not in {*NATURAL, *self.natural}:
+                raise ConfigError(f"'{name}' has no natural range", fix=f"natural.{name}=[low, high, scale]")
+        if not any(self.weights.values()):
+            raise ConfigError("all weights are 0, so that every clip would have the same score", fix="give one another")
         return self
 
 

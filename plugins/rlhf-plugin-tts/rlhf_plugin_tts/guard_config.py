@@ -55,17 +55,18 @@ class GuardedConfig(ComponentConfig):
 
 
 def speech_parts() -> dict[str, Any]:
-    """The default composite: quality as a network hears it, the words, and acoustics, which tells damaged speech from
-    clean speech and clean speech not from better, and so counts half."""
+    """The default composite: quality as a network hears it, and the words, alike; acoustics, which is the same for all
+    clean speech, is a penalty and no z-score."""
     return {
-        "quality": {"reward": {"name": "dnsmos", "value": "ovrl"}, "normalise": "zscore", "weight": 0.4},
-        "words": {"reward": {"name": "wer"}, "normalise": "zscore", "weight": 0.4},
-        "acoustics": {"reward": {"name": "acoustic_proxy"}, "normalise": "zscore", "weight": 0.2},
+        "quality": {"reward": {"name": "dnsmos", "value": "ovrl"}, "normalise": "zscore", "weight": 0.5},
+        "words": {"reward": {"name": "wer"}, "normalise": "zscore", "weight": 0.5},
+        "acoustics": {"reward": {"name": "acoustic_proxy"}, "normalise": "none", "weight": 1.0},
     }
 
 
 class SpeechConfig(CompositeConfig):
-    """The default reward for speech: z-scores of quality (DNSMOS), words (WER) and acoustics, with guards.
+    """The default reward for speech: z-scores of quality (DNSMOS) and words (WER), less what acoustics finds, with
+    guards.
 
     Several scorers, since a policy that learns from one alone finds what that one does not hear.
     """
@@ -73,7 +74,7 @@ class SpeechConfig(CompositeConfig):
     name: str = "speech"
     component: ClassVar[str] = "rlhf_plugin_tts.guards:build_speech"
     parts: dict[str, PartSettings] = Field(default_factory=speech_parts, validate_default=True, min_length=1)
-    """Name -> part, as in ``composite``. Default: quality and words 0.4, acoustics 0.2."""
+    """Name -> part, as in ``composite``. Default: quality and words 0.5 each, less acoustics."""
     guards: GuardSettings = GuardSettings()
     """Penalties are in standard deviations."""
 

@@ -323,9 +323,10 @@ def test_the_default_composite_sums_z_scores(test_data: Path, spoken: Speak) -> 
     parts = default.model_validate({"name": "speech"}, context={"registry": Registry(disabled=())}).parts
     assert {n: (p.reward.name, p.weight, p.normalise) for n, p in parts.items()} == {
         "quality": ("dnsmos", 0.5, "zscore"),
-        "words": ("wer", 0.4, "zscore"),
-        "acoustics": ("acoustic_proxy", 0.1, "zscore"),
+        "words": ("wer", 0.5, "zscore"),
+        "acoustics": ("acoustic_proxy", 1.0, "none"),
     }
+    assert parts["quality"].reward.value == "ovrl"
 
 
 def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_path: Path, voice: Voice) -> None:

@@ -20,6 +20,7 @@ from rlhf_plugin_tts.validate_cli import measure_columns, select
 from rlhf_plugin_tts.wer import Wer
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
+from rlhf_studies.common.speech import PARTS
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ladder.config import SpeechLadderConfig
@@ -27,14 +28,6 @@ from rlhf_studies.speech_ladder.damage import RATE, RUNGS, Samples, not_speech
 
 SHARE = 0.75
 """Of the sentences that must score lower."""
-PARTS = {
-    "speech/quality/ovrl": "dnsmos, overall",
-    "speech/quality/sig": "dnsmos, speech",
-    "speech/quality/bak": "dnsmos, background",
-    "speech/quality/p808": "dnsmos, P.808",
-    "speech/words/raw": "wer",
-}
-"""Parts that have rows of their own, and those rows' names."""
 Row = dict[str, Any]
 
 
