@@ -18,7 +18,7 @@ BLOCK, FALL_DB, ACTIVE_DB = 80, 30.0, 35.0
 """A drop-out: a block of 5 ms, so far below the loudest at most, is followed within 10 ms by one so far below it."""
 PEAK = 0.97
 """Samples from here on, of the largest, are at the peak."""
-LEAST_VOICED, LEAST_MOVEMENT, LEAST_BANDWIDTH, MOST_TONALITY = 0.01, 2.5, 1000.0, 36.0
+LEAST_VOICED, LEAST_MOVEMENT, LEAST_BANDWIDTH, MOST_TONALITY = 0.01, 2.5, 1000.0, 40.0
 """Sound beyond one of these is not speech: noise, a steady sound, a tone, a tone that glides."""
 
 
@@ -36,23 +36,23 @@ def bandwidth(analysis: Analysis) -> float:
 def noise_floor(analysis: Analysis) -> float:
     """Level of the weakest fifth of the spectrum below the bandwidth, relative to its 80th percentile, in loud frames,
     in dB."""
-    power_TF = _loud_spectrum(analysis)
+    power_TF = _loud_spectrum(analysis, LEAST_BANDWIDTH)
     count = power_TF.shape[1] // 5
     weakest_T = power_TF[:, :count].mean(axis=1)
     return float(10 * np.log10(np.maximum(weakest_T, 1e-15) / np.maximum(power_TF[:, -count], 1e-12)).mean())
 
 
 def tonality(analysis: Analysis) -> float:
-    """Mean of that part of the spectrum relative to its 80th percentile, in dB: high where all lies in a few lines."""
-    power_TF = _loud_spectrum(analysis)
+    """Mean of the spectrum to 4 kHz at least, relative to its 80th percentile, in dB: high where a few lines are all."""
+    power_TF = _loud_spectrum(analysis, 4000.0)
     strong_T = np.maximum(power_TF[:, -(power_TF.shape[1] // 5)], 1e-15)
     return float(10 * np.log10(np.maximum(power_TF.mean(axis=1), 1e-12) / strong_T).mean())
 
 
-def _loud_spectrum(analysis: Analysis) -> Floats:
+def _loud_spectrum(analysis: Analysis, least_hz: float) -> Floats:
     """Power from 100 Hz to the bandwidth of the loud frames, each frame's sorted."""
     loud_T = analysis.level > np.percentile(analysis.level, 95) - LOUD_DB
-    last = round(max(bandwidth(analysis), LEAST_BANDWIDTH) * N_FFT / RATE)
+    last = round(max(bandwidth(analysis), least_hz) * N_FFT / RATE)
     return np.sort(analysis.power[loud_T][:, 3:last], axis=1)
 
 

@@ -121,11 +121,13 @@ def measure_columns(
         columns = {name: np.full(len(clips), np.nan) for name in MEASURES}
         for i, clip in enumerate(clips):
             progress(1)
+            if clip.path is None:
+                continue
             try:
-                analysis = None if clip.path is None else Analysis(read_clip(clip.path))
+                analysis = Analysis(read_clip(clip.path))
             except ClipError:
                 continue
-            for name, column in columns.items() if analysis else ():
+            for name, column in columns.items():
                 column[i] = MEASURES[name](analysis)
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():

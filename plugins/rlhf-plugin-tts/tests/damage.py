@@ -86,7 +86,7 @@ RUNGS: Mapping[str, tuple[Callable[..., Samples], tuple[float, ...]]] = {
     "drop-outs, every ms": (drop_outs, (400, 200, 100, 50)),
     "faster": (speed, (1.25, 1.6, 2.2)),
     "slower": (speed, (0.8, 0.6, 0.4)),
-    "silence, share": (silence, (0.3, 0.5, 0.7, 0.85)),
+    "silence, share": (silence, (0.3, 0.5, 0.7)),
     "tone of 220 Hz, dB": (with_tone, (20, 10, 0, -10)),
 }
 
