@@ -43,7 +43,7 @@ def noise_floor(analysis: Analysis) -> float:
 
 
 def tonality(analysis: Analysis) -> float:
-    """Mean of the spectrum to 4 kHz at least, relative to its 80th percentile, in dB: high where a few lines are all."""
+    """Mean of the spectrum to 4 kHz at least, relative to its 80th percentile, in dB: high of a few lines."""
     power_TF = _loud_spectrum(analysis, 4000.0)
     strong_T = np.maximum(power_TF[:, -(power_TF.shape[1] // 5)], 1e-15)
     return float(10 * np.log10(np.maximum(power_TF.mean(axis=1), 1e-12) / strong_T).mean())
