@@ -8,25 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.runs import StoredRun
+from rlhf_plugin_report.words import known
 
 Row = Mapping[str, Any]
-HEALTH = {
-    "identical": ("Completions differ from each other", ("identical_fraction", "repeat_surprise")),
-    "format_drift": ("Answers keep the required form", ("reward/part/format",)),
-    "entropy_collapse": ("The policy still explores (entropy)", ("entropy",)),
-    "kl_spike": ("No jump away from the reference (KL)", ("kl",)),
-    "gradient_spike": ("No jump of the gradient", ("grad_norm",)),
-    "length_runaway": ("Completions do not run away in length", ("completion_length/mean",)),
-    "length_collapse": ("Completions do not shrink to nothing", ("completion_length/mean",)),
-    "ratio_drift": ("Sampler and trainer agree on log-probabilities", ("drift/mean_abs", "importance_ratio")),
-}
-"""Monitor of rlhf-plugin-health: what it watches, and the metrics of which it needs one."""
-HACKING = {
-    "divergence": "A reward that nothing trains on does not fall",
-    "length": "The reward does not rise by length alone",
-    "dominance": "No single part carries the whole reward",
-}
-"""Signal of rlhf-plugin-hacking: what it watches."""
 READINGS = 8
 """Fewer tell its signals nothing."""
 
@@ -61,7 +45,7 @@ def _health(
     configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
 ) -> Iterator[Light]:
     health = configured.get("health")
-    for name, (title, needs) in HEALTH.items():
+    for name, (title, *needs) in known()["health"].items():
         monitor = configured.get(name)
         switched_off = monitor is None and health is not None and health.get(name, {}) is None
         lines = _lines(warned, ("health", name), rf"^{name}: ")
@@ -83,7 +67,7 @@ def _hacking(
     read = {key for row in metrics for key in row if key.startswith("hacking/")}
     readings = sum("hacking/level" in row for row in metrics)
     hard = any(row.get("hacking/level") == 2 for row in metrics)
-    for name, title in HACKING.items():
+    for name, title in known()["hacking"].items():
         if config is None:
             colour, reason = "grey", "not monitored; add it with --set 'monitors=[hacking]'"
         elif config.get(name, {}) is None:
@@ -102,7 +86,7 @@ def _hacking(
 
 
 def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[Light]:
-    for name in configured.keys() - {"health", "hacking", *HEALTH}:
+    for name in configured.keys() - {"health", "hacking", *known()["health"]}:
         lines = _lines(warned, (name,), "")
         yield Light("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
 
