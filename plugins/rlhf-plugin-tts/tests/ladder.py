@@ -50,6 +50,7 @@ NOT_MEASURED = {
     "speaker_similarity": "needs weights from the hub",
     "utmos22": "needs weights from the hub",
 }
+NOT_SHOWN = ("dnsmos, background", "dnsmos, speech")
 SENTENCES = 3
 SHARE = 0.75
 """Of the sentences that must score lower than on the rung before."""
@@ -139,29 +140,21 @@ def natural(recordings: Sequence[Path]) -> dict[str, list[float]]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Ladders as rows, rewards as columns."""
-    names = list(record["ladders"])
+    """Ladders as rows, rewards as columns; a cell counts the rungs that are heard."""
+    names = [name for name in record["ladders"] if name not in NOT_SHOWN]
     lines = [("", *names), ("---",) * (len(names) + 1)]
     for ladder, (_, values) in RUNGS.items():
-        label = f"{ladder}: {', '.join(f'{v:g}' for v in values)}"
-        lines.append((label, *(said(record["ladders"][name][ladder]) for name in names)))
-    lines.append(("no speech scores above damaged speech", *(louder(record["other"][name]) for name in names)))
+        label = f"{ladder}: {values[0]:g} to {values[-1]:g}"
+        lines.append((label, *(counted(record["ladders"][name][ladder]) for name in names)))
+    lines.append(("no speech, at most", *(f"{max(record['other'][name].values()):.0%}" for name in names)))
     rows = [f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines]
     left = [f"`{name}` {why}" for name, why in NOT_MEASURED.items()]
     return "\n".join([*rows, "", f"Not measured: {'; '.join(left)}."])
 
 
-def said(ladder: Sequence[Row]) -> str:
-    """What of a ladder is not heard, and what is paid for."""
-    deaf = ", ".join(f"{row['rung']:g}" for row in ladder if not row["heard"])
-    paid = ", ".join(f"{row['rung']:g}" for row in ladder if row["paid"])
-    deaf = "all" if not any(row["heard"] for row in ladder) else deaf
-    return "; ".join([*([f"blind: {deaf}"] if deaf else ["heard"]), *([f"**pays: {paid}**"] if paid else [])])
-
-
-def louder(other: Mapping[str, float]) -> str:
-    above = [f"{name} ({share:.0%})" for name, share in other.items() if share >= 0.005]
-    return "never" if not above else ", ".join(above)
+def counted(ladder: Sequence[Row]) -> str:
+    paid = sum(row["paid"] for row in ladder)
+    return f"{sum(row['heard'] for row in ladder)}/{len(ladder)}" + f", **pays {paid}**" * bool(paid)
 
 
 def recorded_sentences() -> list[Path]:

@@ -51,10 +51,11 @@ class MonitorErrorRates(Study[MonitorErrorRatesConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         kinds = merged(list(results.values()))
-        rows = [
-            (name, kind["hack"] or "no", len(kind["runs"]), *described(kind))
-            for name, kind in sorted(kinds.items(), key=lambda item: bool(item[1]["hack"]))
-        ]
+        quiet = {name: kind for name, kind in kinds.items() if not kind["hack"] and not count_of("warned", kind)}
+        shown = sorted((item for item in kinds.items() if item[0] not in quiet), key=lambda item: bool(item[1]["hack"]))
+        rows = [(name, kind["hack"] or "no", len(kind["runs"]), *described(kind)) for name, kind in shown]
+        runs = sum(len(kind["runs"]) for kind in quiet.values())
+        rows.insert(0, (f"{len(quiet)} kinds", "no", runs, 0, 0, "", ""))
         headers = ("kind of run", "hacked", "runs", "warned in time", "stopped", "steps to the warning: median", "90 %")
         return markdown(headers, rows) + "\n\n" + markdown(("share", "runs", "value"), shares(kinds))
 
