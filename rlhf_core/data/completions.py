@@ -95,7 +95,7 @@ class SampledPrompts(Datasets):
 
 def sounds(record: RawRow, column: str, file: str) -> tuple[Media, ...]:
     """The sound file that a column names, relative to the file of rows; none where it is absent, null or empty. A file
-    that is not there costs its row's score, as a damaged one does: what listens says so."""
+    that is not there costs its row's score, as a damaged one does: the reward says so."""
     value = record.row.get(column)
     if value is None or value == "":
         return ()

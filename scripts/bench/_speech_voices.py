@@ -13,7 +13,7 @@ from rlhf_studies.common.speech import AS_PROPOSED
 Scores = dict[str, list[float | None]]
 
 
-def heard(
+def scores_of(
     file: Path, model: str, texts: Sequence[str], names: Sequence[str], jobs: int, n: int = 1, temperature: float = 1.0
 ) -> Scores:
     """Scorer -> scores of ``n`` clips of each sentence, sentence by sentence; read where the file has them."""

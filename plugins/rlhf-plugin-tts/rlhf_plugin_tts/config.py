@@ -53,7 +53,7 @@ def check_installed(name: str, needs: Mapping[str, str]) -> None:
 
 class AcousticProxyConfig(SpeechRewardConfig):
     """How far a clip is from clean speech: 0 where every measure is as in recorded speech, else below. What is not
-    speech (tones, noise) has the lowest value. What it hears and what not is on the speech page."""
+    speech (tones, noise) has the lowest value. The speech page says which damage it detects."""
 
     name: str = "acoustic_proxy"
     component: ClassVar[str] = "rlhf_plugin_tts.acoustic:AcousticProxy"
@@ -85,7 +85,7 @@ class AcousticProxyConfig(SpeechRewardConfig):
 
 
 class DnsmosConfig(SpeechRewardConfig):
-    """DNSMOS: mean opinion score of noisy speech as a network hears it (Reddy et al. 2021, 2022).
+    """DNSMOS: mean opinion score of noisy speech, predicted by a network (Reddy et al. 2021, 2022).
 
     The weights come with the package ``speechmos``. A clip is repeated up to 9.01 s and scored once.
     """
@@ -132,7 +132,7 @@ class Utmos22Config(SpeechRewardConfig):
 
 
 class WerConfig(SpeechRewardConfig):
-    """Negative word error rate of what a recogniser hears against the prompt's text (or its ``answer``)."""
+    """Negative word error rate of a recogniser's transcript against the prompt's text (or its ``answer``)."""
 
     name: str = "wer"
     component: ClassVar[str] = "rlhf_plugin_tts.wer:Wer"
@@ -155,7 +155,7 @@ class WerConfig(SpeechRewardConfig):
 class PhonesConfig(ComponentConfig):
     """Negative phone error rate of the phones that a completion of ``pocket-voice`` names, against those of its text.
 
-    Reads the tokens and does not listen: what a recogniser hears (``wer``) stays an independent measure.
+    Reads the tokens and ignores the sound: ``wer``, of a recogniser's transcript, stays an independent measure.
     """
 
     name: str = "phones"

@@ -10,8 +10,8 @@ from rlhf_plugin_tts.features import FEATURES, N_FFT, RATE, Analysis, Floats, me
 
 BANDS = 32
 """Of 250 Hz each, in which the bandwidth is looked for."""
-HEARD_DB, MOVES_DB = 45.0, 4.0
-"""A band is heard that comes so near to the loudest, and rises so far above its own median."""
+AUDIBLE_DB, MOVES_DB = 45.0, 4.0
+"""A band is audible that comes so near to the loudest, and rises so far above its own median."""
 LOUD_DB = 15.0
 """A frame is loud that is at most so far below the clip's 95th percentile."""
 BLOCK, FALL_DB, ACTIVE_DB = 80, 30.0, 35.0
@@ -29,8 +29,8 @@ def bandwidth(analysis: Analysis) -> float:
         return 0.0
     level_TB = 10 * np.log10(np.maximum(power_TF.reshape(len(power_TF), BANDS, -1).mean(axis=2), 1e-12))
     middle_B, top_B = np.percentile(level_TB, [50, 95], axis=0)
-    heard = np.flatnonzero((top_B > top_B.max() - HEARD_DB) & (top_B > middle_B + MOVES_DB))
-    return float((heard[-1] + 1) * RATE / 2 / BANDS) if len(heard) else 0.0
+    audible = np.flatnonzero((top_B > top_B.max() - AUDIBLE_DB) & (top_B > middle_B + MOVES_DB))
+    return float((audible[-1] + 1) * RATE / 2 / BANDS) if len(audible) else 0.0
 
 
 def noise_floor(analysis: Analysis) -> float:

@@ -55,8 +55,8 @@ class GuardedConfig(ComponentConfig):
 
 
 def speech_parts() -> dict[str, Any]:
-    """The default composite: quality as a network hears it, and the words, alike; acoustics, which is the same for all
-    clean speech, is a penalty and no z-score."""
+    """The default composite: predicted quality and the words, alike; acoustics, which is the same for all clean
+    speech, is a penalty and no z-score."""
     return {
         "quality": {"reward": {"name": "dnsmos", "value": "ovrl"}, "normalise": "zscore", "weight": 0.5},
         "words": {"reward": {"name": "wer"}, "normalise": "zscore", "weight": 0.5},
@@ -68,7 +68,7 @@ class SpeechConfig(CompositeConfig):
     """The default reward for speech: z-scores of quality (DNSMOS) and words (WER), less what acoustics finds, with
     guards.
 
-    Several scorers, since a policy that learns from one alone finds what that one does not hear.
+    Several scorers, since a policy that learns from one alone finds what that one does not detect.
     """
 
     name: str = "speech"

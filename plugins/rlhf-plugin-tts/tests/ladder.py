@@ -1,9 +1,9 @@
-"""Which damage does each speech reward hear? Recorded sentences are damaged in eleven ways, from little to much.
+"""Which damage does each speech reward detect? Recorded sentences are damaged in eleven ways, from little to much.
 
     RLHF_TEST_DATA=FOLDER python plugins/rlhf-plugin-tts/tests/ladder.py
 
 measures every reward that needs no weights of its own, writes docs/bench/speech_ladder.json, and the table in the
-plugin's README. Words and durations are compared with what the recogniser hears in the undamaged recording.
+plugin's README. Words and durations are compared with the recogniser's transcript of the undamaged recording.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ PARTS = {
 }
 """Parts that have rows of their own, and those rows' names."""
 NOT_MEASURED = {
-    "audio_encoder_model": "hears what its pairs taught",
-    "audio_feature_model": "hears what its pairs taught",
-    "guarded": "hears what the reward inside hears, and its limits",
-    "phones": "reads the tokens and is blind to all sound",
+    "audio_encoder_model": "depends on its pairs",
+    "audio_feature_model": "depends on its pairs",
+    "guarded": "depends on the reward inside",
+    "phones": "reads tokens only",
     "speaker_similarity": "needs weights from the hub",
     "utmos22": "needs weights from the hub",
 }
@@ -120,9 +120,9 @@ def rungs(values: Values, rows: Sequence[Row], ladder: str) -> list[Row]:
     verdicts = list[Row]()
     for rung in RUNGS[ladder][1]:
         now = values_of(values, rows, ladder, rung)
-        heard = bool(now.mean() < before.mean() and (now < before).mean() >= SHARE)
-        paid = bool(now.mean() > clean.mean() and (now > clean).mean() >= SHARE)
-        verdicts.append({"rung": rung, "change": float((now - clean).mean()), "heard": heard, "paid": paid})
+        lower = bool(now.mean() < before.mean() and (now < before).mean() >= SHARE)
+        higher = bool(now.mean() > clean.mean() and (now > clean).mean() >= SHARE)
+        verdicts.append({"rung": rung, "change": float((now - clean).mean()), "lower": lower, "higher": higher})
         before = now
     return verdicts
 
@@ -140,7 +140,7 @@ def natural(recordings: Sequence[Path]) -> dict[str, list[float]]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Ladders as rows, rewards as columns; a cell counts the rungs that are heard."""
+    """Ladders as rows, rewards as columns; a cell counts the rungs at which scores fall."""
     names = [name for name in record["ladders"] if name not in NOT_SHOWN]
     lines = [("", *names), ("---",) * (len(names) + 1)]
     for ladder, (_, values) in RUNGS.items():
@@ -153,8 +153,8 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def counted(ladder: Sequence[Row]) -> str:
-    paid = sum(row["paid"] for row in ladder)
-    return f"{sum(row['heard'] for row in ladder)}/{len(ladder)}" + f", **pays {paid}**" * bool(paid)
+    paid = sum(row["higher"] for row in ladder)
+    return f"{sum(row['lower'] for row in ladder)}/{len(ladder)}" + f", **pays {paid}**" * bool(paid)
 
 
 def recorded_sentences() -> list[Path]:

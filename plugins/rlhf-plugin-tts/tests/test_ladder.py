@@ -39,20 +39,20 @@ def record() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_proxy_hears_every_rung_on_all_recordings(test_data: Path, tmp_path: Path, record: Any) -> None:
+def test_the_proxy_falls_at_every_rung_on_all_recordings(test_data: Path, tmp_path: Path, record: Any) -> None:
     recordings = ladder.recorded_sentences()
     assert len(recordings) == 8
     found = ladder.measured(recordings, ["acoustic_proxy", "duration"], tmp_path)
     assert all(
-        row["heard"] and not row["paid"] for rungs in found["ladders"]["acoustic_proxy"].values() for row in rungs
+        row["lower"] and not row["higher"] for rungs in found["ladders"]["acoustic_proxy"].values() for row in rungs
     )
     assert set(found["other"]["acoustic_proxy"].values()) == {0.0}
-    deaf = {name for name, rungs in found["ladders"]["duration"].items() if not any(row["heard"] for row in rungs)}
-    assert deaf == set(RUNGS) - {"faster", "slower", "silence, share"}
+    blind = {name for name, rungs in found["ladders"]["duration"].items() if not any(row["lower"] for row in rungs)}
+    assert blind == set(RUNGS) - {"faster", "slower", "silence, share"}
     few = ladder.measured(recordings[: record["sentences"]], ["acoustic_proxy", "duration"], tmp_path / "few")
     for name in ("acoustic_proxy", "duration"):
         verdicts = [
-            [(row["heard"], row["paid"]) for rungs in r["ladders"][name].values() for row in rungs]
+            [(row["lower"], row["higher"]) for rungs in r["ladders"][name].values() for row in rungs]
             for r in (few, record)
         ]
         assert verdicts[0] == verdicts[1]

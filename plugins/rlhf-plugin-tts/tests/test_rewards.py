@@ -278,8 +278,8 @@ def test_a_guard_penalises_or_gates_what_breaks_it(tmp_path: Path, voice: Voice,
     assert "clipping" in gated[1].detail
     (slow,) = build("guarded", of=inner).score([spoken(voice("b.wav", seconds=9), "x" * 14)])
     assert slow.parts["guard/broken"] == 1
-    (heard,) = build("guarded", of=inner, guards={"most_wer": 0.5}).score([spoken(voice("a.wav"), "eleven words")])
-    assert heard.parts["guard/wer"] > 0.5
+    (score,) = build("guarded", of=inner, guards={"most_wer": 0.5}).score([spoken(voice("a.wav"), "eleven words")])
+    assert score.parts["guard/wer"] > 0.5
 
 
 def test_a_limit_that_cannot_be_looked_at_does_not_hold(tmp_path: Path, spoken: Speak) -> None:
@@ -366,8 +366,8 @@ def test_a_bad_file_costs_its_row_alone(name: str, rlhf: Any, bad_clips: Path, v
         pytest.skip("the package distillmos is not installed")
     for hz in (120, 180):
         voice(f"good{hz}.wav", hz=hz)
-    unheard = [b for b in BAD if b != "cut.flac" and not (name in ("duration", "wer") and BAD[b] == "silent")]
-    rows: list[dict[str, Any]] = [{"prompt": "a nice day", "audio": b} for b in unheard]
+    unreadable = [b for b in BAD if b != "cut.flac" and not (name in ("duration", "wer") and BAD[b] == "silent")]
+    rows: list[dict[str, Any]] = [{"prompt": "a nice day", "audio": b} for b in unreadable]
     rows += [{"prompt": "a nice day", "audio": empty} for empty in (None, "")]
     good = [{"prompt": "a nice day", "audio": f"good{hz}.wav"} for hz in (120, 180)]
     file = bad_clips / "rows.jsonl"

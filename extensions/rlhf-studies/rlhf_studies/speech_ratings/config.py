@@ -12,8 +12,8 @@ from rlhf_study.config import StudyConfig
 class SpeechRatingsConfig(StudyConfig):
     """Which local speech reward agrees with listeners? Rank correlation with MUSHRA scores, per stimulus and pooled,
     with and without the hidden reference: 8 sentences, as recorded and through 7 codecs, by 10 or 11 listeners.
-    Nothing is fitted. ``wer`` compares with what the recogniser hears in the recording. DistillMOS is left out where it
-    is not installed."""
+    Nothing is fitted. ``wer`` compares with the recogniser's transcript of the recording. DistillMOS is left out where
+    it is not installed."""
 
     name: str = "speech_ratings"
     component: ClassVar[str] = "rlhf_studies.speech_ratings.run:SpeechRatings"

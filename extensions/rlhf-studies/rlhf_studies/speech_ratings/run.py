@@ -25,7 +25,7 @@ from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
 
 COMPARES_WORDS = {"wer", "speech"}
-"""Rewards that have no value for the recordings, since what is heard in them is the text."""
+"""Rewards that have no value for the recordings, since their transcript is the text."""
 Row = dict[str, Any]
 
 
@@ -72,11 +72,11 @@ def stimulus(row: Row) -> str:
 def rated(folder: Path, ratings: Sequence[Row]) -> list[Row]:
     recogniser = Wer(WerConfig()).recogniser
     recordings = {stimulus(row): folder / row["file"] for row in ratings if row["condition"] == "Reference"}
-    heard = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
+    transcripts = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
     return [
         {
             "audio": str((folder / row["file"]).absolute()),
-            "text": heard[stimulus(row)],
+            "text": transcripts[stimulus(row)],
             "mos": row["mushra_mean"],
             "stimulus": stimulus(row),
             "condition": row["condition"],
