@@ -39,8 +39,8 @@ SHOWN = (
 )
 TOKENS = ("ids", "pieces", "returns", "mask", *PER_TOKEN)
 """Of a completion's row: what is there once for each token."""
-PROMPTS = ("prompt", "set_aside", "filtered")
-"""Events of a prompt with its completions; the last two were not trained on."""
+PROMPTS = ("prompt", "set_aside")
+"""Events of a prompt with its completions; what is set aside was not trained on."""
 POINTS = 3000
 """Most points of a scatter chart."""
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.completions import cut, read_completions
-from rlhf_plugin_report.lights import Light, lights_of
 from rlhf_plugin_report.listening import Pair, pairs_of
 from rlhf_plugin_report.media import MOST, MediaReader
+from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses
 from rlhf_plugin_report.plays import plays_of
 from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.stored import lines_of, mapping
@@ -42,7 +42,7 @@ class RunView:
     examples: Sequence[Mapping[str, Any]]
     """Held-out prompts with the completion at the first and the last evaluation."""
     environment: Mapping[str, str]
-    lights: Sequence[Light] = ()
+    statuses: Sequence[MonitorStatus] = ()
     quantity: str = "score"
     """What ``distribution`` and ``points`` show: score, margin or loss."""
     distribution: Sequence[Mapping[str, float]] = ()
@@ -113,7 +113,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         [*filter(None, (view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
-        lights_of(run, trace, run.metrics),
+        monitor_statuses(run, trace, run.metrics),
         view.quantity,
         view.distribution,
         view.points,

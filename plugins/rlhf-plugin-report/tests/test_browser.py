@@ -112,7 +112,7 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
         const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
         return (a + 0.05) / (b + 0.05);
       };
-      const names = "h1, h2, dt, dd, .light, small, .meta, label, button, .status, a, li, td, summary";
+      const names = "h1, h2, dt, dd, .signal, small, .meta, label, button, .status, a, li, td, summary";
       const texts = () => [...document.querySelectorAll(names)].filter((n) => n.getClientRects().length);
       const worst = () => Math.min(...texts().filter((n) => !n.closest(".bk-Figure")).map(contrast));
       const facts = { before: worst(), width: document.documentElement.scrollWidth - innerWidth };

@@ -1,4 +1,4 @@
-"""A traffic light for each thing that a monitor watches: green, amber, red; grey where nothing looks."""
+"""The status of each signal that a monitor watches: green, amber, red; grey where it is not watched."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf_plugin_report.words import known
 
 Row = Mapping[str, Any]
 READINGS = 8
-"""Fewer tell its signals nothing."""
+"""With fewer readings its signals say nothing."""
 
 
 @dataclass(frozen=True)
-class Light:
-    """One thing that is watched, or could be."""
+class MonitorStatus:
+    """One signal that is watched, or could be."""
 
     panel: str
     """``Health``, ``Reward hacking`` or ``Other monitors``."""
@@ -28,7 +28,7 @@ class Light:
     reason: str
 
 
-def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:
+def monitor_statuses(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[MonitorStatus]:
     configured = {
         str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
     }
@@ -43,7 +43,7 @@ def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> l
 
 def _health(
     configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
-) -> Iterator[Light]:
+) -> Iterator[MonitorStatus]:
     health = configured.get("health")
     for name, (title, *needs) in known()["health"].items():
         monitor = configured.get(name)
@@ -57,12 +57,12 @@ def _health(
             colour, reason = "grey", f"this run reports no {' or '.join(needs)}"
         else:
             colour, reason = _said(lines, run)
-        yield Light("Health", name, title, colour, reason)
+        yield MonitorStatus("Health", name, title, colour, reason)
 
 
 def _hacking(
     configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], run: StoredRun
-) -> Iterator[Light]:
+) -> Iterator[MonitorStatus]:
     config = configured.get("hacking")
     read = {key for row in metrics for key in row if key.startswith("hacking/")}
     readings = sum("hacking/level" in row for row in metrics)
@@ -82,13 +82,13 @@ def _hacking(
                 colour, reason = "grey", "no second reward to compare with (divergence.second), and no evaluation yet"
             elif colour == "green" and readings < READINGS:
                 colour, reason = "grey", f"{readings} readings, and it says nothing before {READINGS}"
-        yield Light("Reward hacking", name, title, colour, reason)
+        yield MonitorStatus("Reward hacking", name, title, colour, reason)
 
 
-def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[Light]:
+def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[MonitorStatus]:
     for name in configured.keys() - {"health", "hacking", *known()["health"]}:
         lines = _lines(warned, (name,), "")
-        yield Light("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
+        yield MonitorStatus("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
 
 
 def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list[tuple[int, str, bool]]:
