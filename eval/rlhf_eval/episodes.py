@@ -12,8 +12,8 @@ from typing import Any
 
 from rlhf_core.cli import context_of, load_sampler
 from rlhf_core.config import BuildContext, ConfigError, merge_settings, parse_settings
-from rlhf_core.data import DatasetError, Prompt, PromptGroup, json_values
-from rlhf_core.models import Formatter, ModelConfig, resolve_model, weights_digest
+from rlhf_core.data import DatasetError, Prompt, json_values
+from rlhf_core.models import ModelConfig, resolve_model, weights_digest
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import Rollout, SamplingParams, request_seed
 from rlhf_eval.grading import category
@@ -151,17 +151,15 @@ def _play(
     size: int,
     say: Say,
 ) -> None:
-    policy, engine = load_sampler(ctx.registry, job.model)
-    formatter = Formatter(policy.tokenizer, "auto")
-    groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), job.samples) for prompt in prompts]
-    check_room(groups, policy.context)
+    sampler = load_sampler(ctx.registry, job.model)
+    groups = sampler.groups(prompts, job.samples)
     built = context_of(
         ctx.registry,
         seed=job.seed,
         dataset=job.dataset,
         reward=job.reward,
         model=job.model,
-        policy=policy,
+        policy=sampler.policy,
         environment=job.environment,
     )
     job.reward.preflight(built)
@@ -173,7 +171,7 @@ def _play(
         for first in starts:
             began, part = time.monotonic(), groups[first : first + size]
             seeds = [[request_seed(job.seed, "episodes", g.prompt.id, i) for i in range(job.samples)] for g in part]
-            rollouts = agent.play(part, seeds, engine, job.sampling, 0)
+            rollouts = sampler.play(agent, part, seeds, job.sampling)
             owners = [group.prompt for group in part for _ in range(job.samples)]
             rows = judged(owners, rollouts, reward)
             times = {"first": first, "completions": len(rows), "seconds": time.monotonic() - began}
@@ -218,14 +216,3 @@ def _row(prompt: Prompt, sample: Sample, rollout: Rollout, score: Score) -> dict
         "turns": [json_values(asdict(turn)) for turn in rollout.turns],
         **({"meta": dict(prompt.meta)} if prompt.meta else {}),
     }
-
-
-def check_room(groups: Sequence[PromptGroup], context: int) -> None:
-    """Refuse a prompt that fills the context."""
-    for group in groups:
-        if len(group.token_ids) >= context:
-            raise ConfigError(
-                f"prompt '{group.prompt.id}' with its tools has {len(group.token_ids)} tokens, the model's context "
-                f"{context}",
-                fix="shorten the prompt, or offer fewer tools",
-            )

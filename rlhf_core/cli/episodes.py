@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.plugins.component import ComponentConfig
+    from rlhf_core.plugins.protocols import Agent
     from rlhf_core.plugins.registry import Registry
     from rlhf_core.types.rollouts import Prompt, PromptGroup, Rollout, SamplingParams
 
 SHORTEN = "lower --max-tokens, or shorten the prompt"
+OFFER_FEWER = "shorten the prompt, or offer fewer tools"
 
 
 class Sampler(NamedTuple):
@@ -25,19 +26,61 @@ class Sampler(NamedTuple):
     engine: Any
 
     def sample(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str = "auto"
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams,
+        n: int,
+        seed: int,
+        formatter: Formatter | None = None,
+        agent: Agent | None = None,
     ) -> list[Rollout]:
-        """``n`` completions per prompt, prompt by prompt.
+        """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes of an agent.
 
         Raises:
             ConfigError: a prompt and its completion do not fit the model's context.
         """
-        from rlhf_core.models.prompt_format import Formatter
-        from rlhf_core.training.generation import SingleTurnAgent
+        from rlhf_core.training.generation import SingleTurnAgent, request_seed
 
-        formatter = Formatter(self.policy.tokenizer, prompt_format)
-        groups = _groups(self.policy, formatter, prompts, n, sampling.max_tokens, SHORTEN)
-        return SingleTurnAgent().play(groups, _seeds(seed, groups), self.engine, sampling, 0)
+        room, fix = (sampling.max_tokens, SHORTEN) if agent is None else (1, OFFER_FEWER)
+        groups = self.groups(prompts, n, room, fix, formatter)
+        seeds = [[request_seed(seed, "generate", at, i) for i in range(n)] for at in range(len(groups))]
+        return self.play(SingleTurnAgent() if agent is None else agent, groups, seeds, sampling)
+
+    def groups(
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        room: int = 1,
+        fix: str = OFFER_FEWER,
+        formatter: Formatter | None = None,
+    ) -> list[PromptGroup]:
+        """Encoded prompts with ``n`` rollouts each.
+
+        Raises:
+            ConfigError: a prompt leaves less than ``room`` tokens of the model's context.
+        """
+        from rlhf_core.models.prompt_format import Formatter
+        from rlhf_core.types.errors import ConfigError
+        from rlhf_core.types.rollouts import PromptGroup
+
+        formatter = formatter or Formatter(self.policy.tokenizer, "auto")
+        groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), n) for prompt in prompts]
+        for group in groups:
+            if len(group.token_ids) + room > self.policy.context:
+                raise ConfigError(
+                    f"prompt '{group.prompt.id}' has {len(group.token_ids)} tokens; with {room} more it exceeds the "
+                    f"model's context of {self.policy.context}",
+                    fix=fix,
+                )
+        return groups
+
+    def play(
+        self, agent: Agent, groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], sampling: SamplingParams
+    ) -> list[Rollout]:
+        """A rollout for each seed, group by group, checked as in a run."""
+        from rlhf_core.training.generation import RolloutGenerator
+
+        return RolloutGenerator(agent, self.engine).sample(groups, sampling, 0, seeds=seeds)
 
 
 def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
@@ -56,60 +99,6 @@ def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
     policy = load_policy(model)
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return Sampler(policy, registry.config("rollout", "native").build(context_of(registry, policy=policy)))
-
-
-def play_prompts(
-    policy: LoadedModel,
-    model: ModelConfig,
-    prompts: Sequence[Prompt],
-    sampling: SamplingParams,
-    n: int,
-    seed: int,
-    registry: Registry | None = None,
-    environment: ComponentConfig | None = None,
-    agent: ComponentConfig | None = None,
-) -> list[Rollout]:
-    """``n`` rollouts per prompt, prompt by prompt: single completions, or episodes of an agent."""
-    import torch
-
-    from rlhf_core.cli.common import context_of, open_registry
-    from rlhf_core.models.prompt_format import Formatter
-    from rlhf_core.training.generation import SingleTurnAgent
-
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
-    room, fix = (sampling.max_tokens, SHORTEN) if agent is None else (1, "offer fewer tools")
-    groups = _groups(policy, formatter, prompts, n, room, fix)
-    registry = open_registry() if registry is None else registry
-    ctx = context_of(registry, seed=seed, model=model, policy=policy, environment=environment)
-    engine = registry.config("rollout", "native").build(ctx)
-    if agent is None:
-        return SingleTurnAgent().play(groups, _seeds(seed, groups), engine, sampling, 0)
-    with ctx.open("agent", agent) as player:
-        return player.play(groups, _seeds(seed, groups), engine, sampling, 0)
-
-
-def _groups(
-    policy: LoadedModel, formatter: Formatter, prompts: Sequence[Prompt], n: int, room: int, fix: str
-) -> list[PromptGroup]:
-    from rlhf_core.types.errors import ConfigError
-    from rlhf_core.types.rollouts import PromptGroup
-
-    groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), n) for prompt in prompts]
-    for group in groups:
-        if len(group.token_ids) + room > policy.context:
-            raise ConfigError(
-                f"prompt '{group.prompt.id}' has {len(group.token_ids)} tokens; with {room} more it exceeds the "
-                f"model's context of {policy.context}",
-                fix=fix,
-            )
-    return groups
-
-
-def _seeds(seed: int, groups: Sequence[PromptGroup]) -> list[list[int]]:
-    from rlhf_core.training.generation import request_seed
-
-    return [[request_seed(seed, "generate", at, i) for i in range(g.group_size)] for at, g in enumerate(groups)]
 
 
 def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:

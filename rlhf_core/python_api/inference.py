@@ -47,10 +47,9 @@ def generate(
         ConfigError: no prompt, an empty one, or one that does not fit the model's context.
         ModelError: the model cannot be loaded.
     """
-    from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.episodes import play_prompts
-    from rlhf_core.models.layers.matmul import use_matmul_backend
-    from rlhf_core.models.load import load_policy
+    from rlhf_core.cli.common import open_registry, quiet_libraries
+    from rlhf_core.cli.episodes import load_sampler
+    from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.python_api.launching import unchanged_process
 
     all_prompts = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
@@ -59,8 +58,9 @@ def generate(
     params, config = _sampling(sampling), _model_config(model, prompt_format)
     with unchanged_process():
         quiet_libraries()
-        use_matmul_backend("auto")
-        rollouts = play_prompts(load_policy(config), config, all_prompts, params, n, seed)
+        sampler = load_sampler(open_registry(), config)
+        formatter = Formatter(sampler.policy.tokenizer, config.prompt_format, config.tool_format)
+        rollouts = sampler.sample(all_prompts, params, n, seed, formatter)
     return [rollouts[i * n : i * n + n] for i in range(len(all_prompts))]
 
 

@@ -62,15 +62,22 @@ class SingleTurnAgent:
 class RolloutGenerator:
     """Samples completions from the current policy."""
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int = 0) -> None:
         self.agent, self.seed = agent, seed
         self.engine, self.agent_label = CheckedEngine(engine), label_of(agent)
 
     def sample(
-        self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object
+        self,
+        groups: Sequence[PromptGroup],
+        sampling: SamplingParams,
+        version: int,
+        *,
+        tag: object = None,
+        seeds: Sequence[Sequence[int]] | None = None,
     ) -> list[Rollout]:
-        """Sample every group's completions, group by group."""
-        seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
+        """Sample every group's completions, group by group; where ``seeds`` are not given, ``tag`` decides them."""
+        if seeds is None:
+            seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         limit = time_limit("rollout", f"play() of {self.agent_label} for {distinct} completions")

@@ -21,7 +21,7 @@ from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.catalogue import sentences as catalogue
 from rlhf_plugin_tts.speech_training.command import configuration, scorers
 from rlhf_plugin_tts.speech_training.command import run as train
-from scripts.bench._speech_voices import Scores, heard
+from scripts.bench._speech_voices import Scores, scores_of
 
 ARMS = ("composite", "random", "features", "mos", "grpo")
 SHOWN = ("wer/wer", "wer/cer", "distillmos", "dnsmos/p808", "dnsmos/ovrl", "acoustic_proxy")
@@ -72,12 +72,12 @@ def trained(arm: str, seed: int, folder: Path, jobs: int, settings: Sequence[str
     return folder / f"{arm}-{seed}"
 
 
-def listened(folder: Path, name: str, model: str, jobs: int, count: int) -> dict[str, Scores]:
+def measured(folder: Path, name: str, model: str, jobs: int, count: int) -> dict[str, Scores]:
     """Scores of the unseen sentences by every scorer, and of the catalogue's by those that cost little."""
     texts = [text for _, _, text in catalogue()]
     return {
-        "unseen": heard(folder / f"{name}.json", model, UNSEEN[:count], (*scorers(), "acoustic_proxy"), jobs),
-        "catalogue": heard(folder / f"{name}-catalogue.json", model, texts, ("acoustic_proxy", "dnsmos"), jobs),
+        "unseen": scores_of(folder / f"{name}.json", model, UNSEEN[:count], (*scorers(), "acoustic_proxy"), jobs),
+        "catalogue": scores_of(folder / f"{name}-catalogue.json", model, texts, ("acoustic_proxy", "dnsmos"), jobs),
     }
 
 
@@ -101,15 +101,16 @@ def run(
     sentences: int = len(UNSEEN),
     settings: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Train and listen; ``sentences`` unseen ones are measured, ``settings`` go to every training."""
+    """Train and measure; ``sentences`` unseen ones are measured, ``settings`` go to every training."""
     folder.mkdir(parents=True, exist_ok=True)
-    start = listened(folder, "before", "pocket-voice", jobs, sentences)
-    greedy = heard(folder / "before-greedy.json", "pocket-voice", UNSEEN[:sentences], scorers(), jobs, temperature=0.0)
+    start = measured(folder, "before", "pocket-voice", jobs, sentences)
+    texts = UNSEEN[:sentences]
+    greedy = scores_of(folder / "before-greedy.json", "pocket-voice", texts, scorers(), jobs, temperature=0.0)
     after: dict[str, list[dict[str, Scores]]] = {}
     for seed in seeds:
         for arm in arms:
             voice = trained(arm, seed, folder, jobs, settings)
-            after.setdefault(arm, []).append(listened(folder, f"{arm}-{seed}", str(voice), jobs, sentences))
+            after.setdefault(arm, []).append(measured(folder, f"{arm}-{seed}", str(voice), jobs, sentences))
             print(f"{arm}, seed {seed}", flush=True)
     kinds = [kind for _, kind, _ in catalogue()]
     rows_of = {kind: [i for i, k in enumerate(kinds) if k == kind] for kind in EXPECTED}

@@ -27,7 +27,7 @@ TOPICS = tuple(
 )
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
-    "rlhf-plugin-native": 12,
+    "rlhf-plugin-native": 11,
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-launchers": 14,
     "rlhf-plugin-preflight": 63,

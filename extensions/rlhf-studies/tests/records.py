@@ -75,7 +75,6 @@ OLDER: Mapping[str, Callable[[Any], Seeds]] = {
     "kissing": kissing,
     "lambda_sweep": lambda record: numbered(record["results"]),
     "mbpp_sandbox": lambda record: {0: record},
-    "monitor_false_alarms": lambda record: by_seed(record["runs"]),
     "monitor_lead_time": lead_time,
     "multi_turn": lambda rows: by_key(rows, "condition"),
     "pocket_methods": numbered,

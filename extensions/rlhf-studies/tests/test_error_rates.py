@@ -15,11 +15,12 @@ from rlhf_studies.monitor_error_rates.config import MonitorErrorRatesConfig
 RECORD = json.loads((Path(run.__file__).parent / "result.json").read_text())["seeds"]
 
 
-def test_what_was_recorded_keeps_the_bounds_over_two_hundred_healthy_runs() -> None:
+def test_what_was_recorded_keeps_the_bounds_over_a_thousand_healthy_runs() -> None:
     seeds = list(RECORD.values())
     assert run.broken_bounds(seeds, MonitorErrorRatesConfig()) == []
     shares = {name: runs for name, runs, _ in run.shares(run.merged(seeds))}
-    assert shares["healthy, warned"] >= 200
+    assert shares["healthy, warned"] >= 1000
+    assert shares["sudden length, warned"] >= 1000
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,10 @@ def test_what_was_recorded_keeps_the_bounds_over_two_hundred_healthy_runs() -> N
         ("", {"warned": 9, "stopped": None}, "healthy, warned"),
         ("", {"warned": 9, "stopped": 12}, "healthy, stopped"),
         ("gold", {"warned": None, "stopped": None}, "gold, warned 0.0%"),
+        ("sudden length", {"warned": 18, "stopped": None}, "sudden length, warned 0.0%"),
     ],
 )
-def test_a_monitor_that_cries_or_sleeps_breaks_a_bound(hack: str, said: dict[str, Any], why: str) -> None:
+def test_a_monitor_that_cries_sleeps_or_is_late_breaks_a_bound(hack: str, said: dict[str, Any], why: str) -> None:
     kinds = {name: {**kind, "runs": [said] * 9} for name, kind in RECORD["0"]["kinds"].items() if kind["hack"] == hack}
     broken = run.broken_bounds([{"kinds": {**RECORD["0"]["kinds"], **kinds}}], MonitorErrorRatesConfig())
     assert any(text.startswith(why) for text in broken), broken

@@ -40,6 +40,7 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
+    from rlhf_core.config import RlhfError
     from rlhf_core.data import write_text
 
     chosen = categories or tuple(CATALOGUE)
@@ -60,6 +61,13 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
         click.echo(
             f"{category}: {tasks} tasks, {len(plays)} plays, {len(right)} right, {len(different)} of them different"
             + (f", {missing} without an answer: the same command plays them again" if missing else "")
+        )
+    if not rows:
+        values = [play["value"] for plays, _ in played.values() for play in plays]
+        raise RlhfError(
+            f"no row of agentic was made of {len(values)} plays",
+            why=f"{values.count(None)} without an answer, the others not right",
+            fix="take another --model or --agent, or play more often: --per-task",
         )
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()))
     click.echo(f"rows: {output} ({len(rows)}); rlhf train --algo sft --dataset {output} --set trainer.learn=all")

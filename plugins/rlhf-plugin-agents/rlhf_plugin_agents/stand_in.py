@@ -18,7 +18,7 @@ from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.suites.task import AgentTask
 from rlhf_plugin_episodes.tool_spec import tool_spec
 from rlhf_plugin_judge.stand_in import arguments, serve
-from rlhf_plugin_judge.stand_in_tools import Wrote
+from rlhf_plugin_judge.stand_in_tools import Wrote, flat
 
 Body = Mapping[str, Any]
 
@@ -42,22 +42,6 @@ def oracle(tasks: Sequence[AgentTask]) -> Callable[[Body], Wrote]:
         return Wrote(str(said.get("content") or ""), calls)
 
     return answer
-
-
-def flat(body: Body) -> list[dict[str, Any]]:
-    """The turns of either form as messages with one text each; results of tools have the role ``tool``."""
-    system = body.get("system") or ()
-    messages = [{"role": "system", "content": block["text"]} for block in system]
-    for m in body["messages"]:
-        if isinstance(m["content"], list):
-            for block in m["content"]:
-                if block["type"] == "text":
-                    messages.append({"role": m["role"], "content": block["text"]})
-                elif block["type"] == "tool_result":
-                    messages.append({"role": "tool", "content": block["content"]})
-        else:
-            messages.append({"role": m["role"], "content": m["content"] or ""})
-    return messages
 
 
 def _executed(request: ModelRequest) -> Wrote:

@@ -34,5 +34,5 @@ def test_right_trajectories_become_rows_for_sft_and_a_second_call_goes_on(tmp_pa
     assert "backnd" in str(misspelled.exception), "a setting that nobody reads is refused"
     wrong = tmp_path / "wrong.jsonl"
     words = ["data", "generate", "agentic", "--output", str(wrong), "--backend", "scripted"]
-    assert CliRunner().invoke(cli, [*words, "--set", "backend.script=wrong"]).exit_code == 0
-    assert wrong.read_text() == ""
+    assert CliRunner().invoke(cli, [*words, "--set", "backend.script=wrong"]).exit_code == 1
+    assert not wrong.exists(), "no file that nothing can be trained on"

@@ -10,13 +10,13 @@ from rlhf_core.config import ConfigError
 from rlhf_core.data import Message
 from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
-from rlhf_plugin_chat.toolbox import lines_of, play
+from rlhf_plugin_chat.toolbox import lines_of
 
 if TYPE_CHECKING:
     from rlhf_core.data import Tool
     from rlhf_core.models import Formatter, LoadedModel
     from rlhf_core.rollouts import Rollout, Turn
-    from rlhf_plugin_chat.toolbox import Toolbox
+    from rlhf_plugin_chat.toolbox import Toolbox, ToolUser
     from rlhf_plugin_native.engine import NativeEngine
 
 Say = Callable[[str], None]
@@ -74,8 +74,8 @@ class ChatModel:
     turns: list[Message] = field(default_factory=list[Message])
     left_out: int = 0
     tools: tuple[Tool, ...] = ()
-    agent: Any = None
-    """Makes the model's calls; None where it has no tools."""
+    tool_user: ToolUser | None = None
+    """Answers with calls; None where the model has no tools."""
 
     @classmethod
     def load(
@@ -94,7 +94,8 @@ class ChatModel:
         config = ModelConfig.as_trained(
             path, "rlhf chat", chat_template=chat_template, prompt_format=prompt_format, tool_format=tool_format
         )
-        policy, engine = load_sampler(open_registry(), config)
+        sampler = load_sampler(open_registry(), config)
+        policy, engine = sampler
         formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
         if not formatter.chat:
             why = (
@@ -110,12 +111,12 @@ class ChatModel:
         if toolbox is not None:
             talker.tools = toolbox.tools
             formatter.encode([{"role": "user", "content": "x"}], talker.tools)  # a template that ignores them says so
-            talker.agent = toolbox.open(policy, config)
+            talker.tool_user = toolbox.open(sampler, config)
         return talker
 
     def close(self) -> None:
-        if self.agent is not None:
-            self.agent.close()
+        if self.tool_user is not None:
+            self.tool_user.close()
 
     def answer(
         self, message: str, settings: Settings, turn: int, write: Say, say_turn: Say = lambda text: None
@@ -129,8 +130,8 @@ class ChatModel:
         seed = request_seed(settings.seed, "chat", turn, 0)
         request = RolloutRequest("chat", ids, 0, seed)
         sampling = replace(settings.sampling(), max_tokens=min(settings.max_tokens, room))
-        if self.agent is not None:
-            return self._with_tools(message, ids, settings, seed, sampling, write, say_turn)
+        if self.tool_user is not None:
+            return self._with_tools(self.tool_user, message, ids, settings, seed, sampling, write, say_turn)
         stream = TextStream(self.policy.tokenizer, write)
         self.turns += [{"role": "user", "content": message}, {"role": "assistant", "content": ""}]
         try:
@@ -143,6 +144,7 @@ class ChatModel:
 
     def _with_tools(
         self,
+        user: ToolUser,
         message: str,
         ids: tuple[int, ...],
         settings: Settings,
@@ -163,7 +165,7 @@ class ChatModel:
                 say_turn(line)
 
         try:
-            rollout = play(self.agent, self.engine, messages, ids, self.tools, seed, sampling, watch)
+            rollout = user.answer(messages, ids, seed, sampling, watch)
         finally:
             if self.turns[-1]["role"] != "assistant":
                 self.turns.append({"role": "assistant", "content": ""})

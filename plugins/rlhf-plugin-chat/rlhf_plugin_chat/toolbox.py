@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.config import ComponentConfig, ConfigError, PluginError, Registry
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool
-from rlhf_core.models import LoadedModel, ModelConfig
+from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import Rollout, SamplingParams, Turn
 
 SHOWN = 400
@@ -56,29 +56,39 @@ class Toolbox:
     def tools(self) -> tuple[Tool, ...]:
         return tuple(self.environment.offered())
 
-    def open(self, policy: LoadedModel, model: ModelConfig) -> Any:
-        """Start the processes of the tools for one model; ``close`` ends them."""
+    def open(self, sampler: Any, model: ModelConfig) -> ToolUser:
+        """Start the processes of the tools for one model, which :func:`load_sampler` loaded."""
         from rlhf_core.cli import context_of
 
-        ctx = context_of(self.registry, model=model, policy=policy)
+        ctx = context_of(self.registry, model=model, policy=sampler.policy)
         ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))
-        return self.agent.build(ctx)
+        return ToolUser(sampler, self.agent.build(ctx), self.tools)
 
 
-def play(
-    agent: Any,
-    engine: Any,
-    messages: Sequence[Message],
-    ids: tuple[int, ...],
-    tools: Sequence[Tool],
-    seed: int,
-    sampling: SamplingParams,
-    watch: Callable[[Turn], None],
-) -> Rollout:
-    """Answer the last message: the model writes, its calls are made, and it writes again."""
-    agent.watch = lambda episode, turn: watch(turn)
-    group = PromptGroup(Prompt("chat", tuple(messages), tools=tuple(tools)), ids, 1)
-    return agent.play([group], [[seed]], engine, sampling, 0)[0]
+@dataclass(frozen=True)
+class ToolUser:
+    """A model, and the agent that makes its calls."""
+
+    sampler: Any
+    agent: Any
+    tools: tuple[Tool, ...]
+
+    def answer(
+        self,
+        messages: Sequence[Message],
+        ids: tuple[int, ...],
+        seed: int,
+        sampling: SamplingParams,
+        watch: Callable[[Turn], None],
+    ) -> Rollout:
+        """Answer the last message: the model writes, its calls are made, and it writes again."""
+        self.agent.watch = lambda episode, turn: watch(turn)
+        group = PromptGroup(Prompt("chat", tuple(messages), tools=self.tools), ids, 1)
+        return self.sampler.play(self.agent, [group], [[seed]], sampling)[0]
+
+    def close(self) -> None:
+        """End the processes of the tools."""
+        self.agent.close()
 
 
 def lines_of(turn: Turn) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def test_calls_are_made_shown_and_remembered(
         "Bye.",
     ]
     engine = talker.engine = Scripted(talker.policy.tokenizer, turns)
+    assert talker.tool_user is not None
+    talker.tool_user = replace(talker.tool_user, sampler=talker.tool_user.sampler._replace(engine=engine))
     conversation = Conversation([talker], Settings(max_tokens=2000), Screen())
     capsys.readouterr()
     try:

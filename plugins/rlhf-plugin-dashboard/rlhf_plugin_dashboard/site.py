@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 from rlhf_core.config import RlhfError
 from rlhf_plugin_dashboard.curves import RunData
 from rlhf_plugin_dashboard.head import HeadReader, run_folders
+from rlhf_plugin_report.words import group_of, words_of
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -105,7 +105,9 @@ class Site:
             news = data.since(query.get("metrics", [""])[0], query.get("rollouts", [""])[0])
         except OSError as error:
             return _json({"error": f"'{name}' cannot be read: {error.strerror}"}, 409)
-        news["groups"] = {metric: group_of(metric) for metric in news["metrics"]["curves"]}
+        groups = {metric: group_of(metric) for metric in news["metrics"]["curves"]}
+        news["groups"] = {metric: f"{group.rank:02d} {group.title}" for metric, group in groups.items()}
+        news["words"] = {metric: words_of(metric) for metric in groups}
         return _json(news)
 
     def _report(self, query: Query) -> Answer:
@@ -123,14 +125,6 @@ class Site:
         except RlhfError as error:
             return text(str(error), 409)
         return Answer(page.encode(), "text/html", policy=REPORT_POLICY)
-
-
-def group_of(metric: str) -> str:
-    """Title of the group that a metric stands in; the report's groups, and in their order."""
-    from rlhf_plugin_report.charts import GROUPS
-
-    n, title = next((n, title) for n, (title, pattern) in enumerate(GROUPS) if re.search(pattern, metric))
-    return f"{n:02d} {title}"
 
 
 @cache

@@ -22,6 +22,7 @@ SETTINGS = {
     "trainer.eval_every": 4,
     "trainer.sampling.max_tokens": 8,
     "threads": 1,
+    "monitors": [],  # a row of metrics.jsonl is a step here
 }
 
 

@@ -63,7 +63,7 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
 )
 @click.option("--constitution", metavar="FILE", help="YAML list of principles; default: seven, see the README.")
 @click.option("--rubric", default="assistant", show_default=True, metavar="R", help="For grades: a name or YAML file.")
-@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of a response.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Of a response; default 256, with the pocket model 64.")
 @click.option("--judge-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of a judge's answer.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of responses.")
 @click.option(
@@ -91,7 +91,7 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     """
     from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.job import estimate, make_job
-    from rlhf_plugin_datagen.report import show, show_estimate
+    from rlhf_plugin_datagen.report import check_made, show, show_estimate
     from rlhf_plugin_datagen.run import run
 
     job = make_job(open_registry(), kind, output, options)
@@ -107,4 +107,5 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     )
     result = run(job, say=lambda text: click.echo(text, err=True))
     emit_json(result) if as_json else show(result)
-    raise SystemExit(1 if result["unanswered"] or not (result["rows"] or result["left_out"]) else 0)
+    check_made(result)
+    raise SystemExit(1 if result["unanswered"] else 0)

@@ -16,7 +16,7 @@ from rlhf_plugin_datagen.grades import estimate_grades, grades
 from rlhf_plugin_datagen.items import Item, Kind, Settings
 from rlhf_plugin_datagen.preferences import estimate_preferences, preferences
 from rlhf_plugin_datagen.principles import read_constitution
-from rlhf_plugin_datagen.usage import answer_settings, estimate_for
+from rlhf_plugin_datagen.usage import answer_settings, estimate_for, label
 from rlhf_plugin_rubric.rubric import load_rubric
 
 
@@ -55,15 +55,15 @@ class Job:
 
 def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, Any]) -> Job:
     check_kind_and_judge(registry, kind, options)
+    generator = generator_config(registry, options, kind)
     settings = Settings(
         principles=read_constitution(options["constitution"]),
         rubric=load_rubric(options["rubric"]),
         seed=options["seed"],
-        max_tokens=options["max_tokens"],
+        max_tokens=options["max_tokens"] or (64 if label(generator) == "local (pocket)" else 256),
         judge_tokens=options["judge_tokens"],
         temperature=options["temperature"],
     )
-    generator = generator_config(registry, options, kind)
     judge = generator
     if options["judge_name"] is not None:
         judge = registry.config("judge", options["judge_name"], parse_settings(options["settings"]))

@@ -41,6 +41,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
     from rlhf_core.cli import check_output, emit_json, open_registry
+    from rlhf_core.config import RlhfError
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
@@ -52,6 +53,11 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rollouts = sample(registry, prompts, options)
     values = score(chosen, ctx, prompts, rollouts, options["n"])
     rows, left_out = ranked(prompts, rollouts, values, options["n"])
+    if not rows:
+        why = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
+        raise RlhfError(
+            f"no pair was made of {len(prompts)} prompts", why=why, fix="raise --n, or rank by another reward"
+        )
     write_rows(output, rows)
     result = {
         "output": str(output),
@@ -62,7 +68,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
         "mean_margin": mean([row["score_chosen"] - row["score_rejected"] for row in rows]),
     }
     emit_json(result) if as_json else show(result)
-    raise SystemExit(0 if rows else 1)
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:

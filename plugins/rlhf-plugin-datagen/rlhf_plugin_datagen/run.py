@@ -121,6 +121,7 @@ def summary(job: Job, store: Store, meters: Sequence[Meter], unanswered: Mapping
     return {
         "kind": job.name,
         "output": str(store.path),
+        "prompts": len(job.items),
         "rows": len(store.rows),
         "left_out": len(store.left_out),
         "left_out_reasons": dict(reasons),

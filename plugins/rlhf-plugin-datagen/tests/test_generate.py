@@ -125,9 +125,10 @@ def test_grades_of_other_responses_under_the_same_ids_are_not_gone_on_with(
         out,
     )
     write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
-    assert command(*arguments)[0] == 0
+    ends = 0 if use == "rule" else 1
+    assert command(*arguments)[0] == ends
     before = (rows(out), left_out(out))
-    assert command(*arguments)[0] == 0
+    assert command(*arguments)[0] == ends
     write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "of a newer policy")])
     code, err = command(*arguments)
     assert (code, "another response for id" in err) == (2, True), err
@@ -191,7 +192,9 @@ def test_verdicts_of_no_use_are_left_out_once_and_for_all(
             "--output",
             out,
         )
-        assert code == 0, err
+        assert code == 1
+        assert f"no row of {kind} was made of 4 prompts" in err
+        assert reason in err
         assert not rows(out)
         unusable_rows = [r for r in left_out(out) if r["left_out"] != "identical_responses"]
         assert unusable_rows
@@ -209,7 +212,7 @@ def test_a_text_that_ends_at_the_token_limit_is_no_example(
     code, err = command(
         "data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--output", out, "--max-tokens", 10
     )  # as long as every answer of the rule
-    assert code == 0, err
+    assert (code, "--max-tokens" in err) == (1, True), err
     assert not rows(out)
     assert {r["left_out"] for r in left_out(out)} - {"identical_responses"} == {"cut_off"}
 

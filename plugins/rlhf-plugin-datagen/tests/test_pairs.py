@@ -28,6 +28,16 @@ def test_the_best_and_the_worst_by_the_gold_score_make_a_pair(rlhf: Any) -> None
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text(), "the same seed, the same pairs"
 
 
+def test_no_pair_at_all_is_a_failure_with_its_reason(rlhf: Any) -> None:
+    """Answers of one token, of which none is right: all score the same."""
+    words = ("--dataset", "pocket/arithmetic", "--reward", "verifier", "--count", 4, "--max-tokens", 1)
+    ran = rlhf("data", "pairs", *words, "--output", "a.jsonl")
+    assert ran.code == 1
+    assert "no pair was made of 4 prompts" in ran.err
+    assert "4 equal scores" in ran.err
+    assert not Path("a.jsonl").exists()
+
+
 def test_missing_and_equal_scores_give_no_pair() -> None:
     prompts = [Prompt(str(n), ({"role": "user", "content": "?"},)) for n in range(3)]
     rollouts: Any = [SimpleNamespace(text=text) for text in "abcdefghi"]

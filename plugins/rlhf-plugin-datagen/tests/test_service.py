@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.config import Registry
 from rlhf_core.data import read_jsonl
+from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_judge.stand_in import Service, StandIn
 
 pytestmark = [
@@ -81,3 +84,98 @@ def test_a_failing_service_costs_no_row_and_a_rerun_nothing(
     assert all(u["cached"] >= 2 for u in usages)
     assert sum(u["cost_usd"] for u in usages) < sum(r["usage"]["cost_usd"] for r in rows)
     assert not list(read_jsonl(capped))
+
+
+def asked(server: StandIn, kind: str, out: Path, *more: object, judge: str = "anthropic") -> tuple[object, ...]:
+    """A command that asks the service for everything: responses, verdicts, critiques and grades."""
+    settings = [f"base_url={server.url}"]
+    if judge == "openai":
+        settings = [f"base_url={server.url}/v1", "model=any", "prices={any: {input: 1, output: 5}}"]
+    both = [word for role in ("set", "generator-set") for text in settings for word in (f"--{role}", text)]
+    return (
+        "data",
+        "generate",
+        kind,
+        "--judge",
+        judge,
+        "--generator",
+        judge,
+        *both,
+        "--count",
+        6,
+        "--output",
+        out,
+        *more,
+    )
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "sk-ant-test-0123456789")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize(
+    ("kind", "train"), [("preferences", "dpo"), ("preferences", "reward_model"), ("sft", "sft"), ("grades", "")]
+)
+def test_rows_made_with_the_stand_in_are_trained_on(
+    kind: str, train: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    from rlhf_plugin_rubric.graded import read_rows
+    from rlhf_plugin_rubric.rubric import load_rubric
+
+    out = tmp_path / "made.jsonl"
+    with StandIn() as server:
+        code, err = command(*asked(server, kind, out))
+    assert code == 0, err
+    assert len(list(read_jsonl(out))) == 6
+    if not train:
+        datasets = open_datasets(Registry(), str(out), heldout_fraction=0.0)
+        assert len(read_rows(datasets, "train", load_rubric("assistant"), Counter())) == 6
+        return
+    one_step = [f"trainer.{name}" for name in ("max_steps=1", "batch_size=2", "micro_batch_size=2")]
+    words = [word for text in (*one_step, "threads=1", "dataset.heldout_fraction=0.2") for word in ("--set", text)]
+    code, err = command("train", "--algo", train, "--dataset", out, *words, "--run-dir", tmp_path / "run")
+    assert code == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("kind", ["preferences", "sft", "grades"])
+def test_chat_completions_make_rows_too(kind: str, tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+    with StandIn() as server:
+        code, err = command(*asked(server, kind, tmp_path / "made.jsonl", judge="openai"))
+    assert code == 0, err
+    assert len(list(read_jsonl(tmp_path / "made.jsonl"))) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("key")
+def test_the_pocket_model_s_responses_fit_without_an_option(
+    tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """What could not be made into rows is counted and said, and no failure where others were."""
+    with StandIn() as server:
+        judge = ("--judge", "anthropic", "--set", f"base_url={server.url}")
+        words = ("data", "generate", "preferences", *judge, "--count", 8, "--output", tmp_path / "made.jsonl")
+        code, err = command(*words)
+    assert code == 0, err
+    made = len(list(read_jsonl(tmp_path / "made.jsonl")))
+    assert made >= 4
+    assert f"{made} rows, {8 - made} left out, 0 without an answer" in err
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("kind", ["preferences", "sft", "grades"])
+def test_a_service_that_answers_nothing_of_use_is_a_failure_with_its_reason(
+    kind: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    out = tmp_path / "made.jsonl"
+    more = ("--set", "max_attempts=1", "--generator-set", "max_attempts=1")
+    with StandIn(Service(faults={"500": 1.0})) as server:
+        code, err = command(*asked(server, kind, out, *more))
+    assert code == 1
+    assert f"no row of {kind} was made of 6 prompts" in err
+    assert "6 without an answer (first: error: " in err

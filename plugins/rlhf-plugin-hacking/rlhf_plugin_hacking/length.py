@@ -12,12 +12,13 @@ import numpy as np
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_hacking.config import LengthConfig
-from rlhf_plugin_hacking.sequential import Shift, rises, student_limit
+from rlhf_plugin_hacking.sequential import Shift, jumps, rises, student_limit
 from rlhf_plugin_hacking.signals import SECOND_REWARD, Change, Finding, Readings, Row, gain, number, spread
 
 LENGTH, REWARD, STD, SECOND, COVARIANCE, VARIANCE = range(6)
-SLOPE_SHARE = 1e-3
-"""Of the signal's rate, for one look at the slope of scores over lengths: a run looks a few hundred times."""
+WITHIN_PROMPTS, FROM_STEP_TO_STEP = 1e-2, 5e-4
+"""Of the signal's rate, for one look at the slope of scores over lengths, of which a run has up to a few hundred. From
+step to step the lengths and rewards of a policy that learns to think move together too."""
 AGREES = 2.0
 """Standard errors by which a second measure rises if the change of length is healthy."""
 
@@ -40,7 +41,12 @@ class Length:
         if len(readings) <= self.warmup:
             return {}, None
         logs = np.log(readings.column(LENGTH))
-        shifts = [*rises(logs, self.alpha / 2, readings.dropped), *rises(-logs, self.alpha / 2, readings.dropped)]
+        shifts = [
+            shift
+            for test in (rises, jumps)
+            for values in (logs, -logs)
+            for shift in test(values, self.alpha / 4, readings.dropped)
+        ]
         if not shifts:
             return {}, None
         top = max(shifts, key=lambda shift: shift.z)
@@ -61,10 +67,9 @@ class Length:
             return None
         if self.second_rose(shift):
             return None
-        slope, error, steps = self.slope()
+        slope, error = self.slope()
         paid = slope * (now - before)
-        sure = student_limit(self.alpha * SLOPE_SHARE, steps / 2) * error * abs(now - before)
-        if paid < max(sure, config.share * rise):
+        if paid < max(error * abs(now - before), config.share * rise):
             return None
         return Finding(
             f"completions went from {before:.1f} to {now:.1f} tokens ({shift.z:.1f} standard errors), and the reward "
@@ -87,19 +92,24 @@ class Length:
         error = math.sqrt(np.var(early, ddof=1) / len(early) + np.var(late, ddof=1) / len(late))
         return float(np.mean(late) - np.mean(early)) > AGREES * error
 
-    def slope(self) -> tuple[float, float, int]:
-        """(Reward per token, its standard error, steps behind it): within prompts, else from step to step."""
+    def slope(self) -> tuple[float, float]:
+        """(Reward per token, what chance explains of it): within prompts, else from step to step. Steps whose lengths
+        differ more weigh more, and fewer steps than there are then carry the slope."""
         readings = Readings(self.memory)
         rows = [(c, v) for c, v in zip(readings.column(COVARIANCE), readings.column(VARIANCE)) if c is not None]
+        share = WITHIN_PROMPTS
         if len(rows) < len(readings) / 2:
+            share = FROM_STEP_TO_STEP
             lengths, rewards = np.diff(readings.column(LENGTH)), np.diff(readings.column(REWARD))
             rows = list(zip(lengths * rewards, lengths * lengths))
         covariances, variances = np.array(rows, np.float64).T
         total = float(variances.sum())
         if total <= 0:
-            return 0.0, math.inf, len(rows)
+            return 0.0, math.inf
         slope = float(covariances.sum()) / total
-        return slope, math.sqrt(float(np.square(covariances - slope * variances).sum())) / total, len(rows)
+        freedom = max(len(rows) / 2, total * total / float(variances @ variances) - 1)
+        error = math.sqrt(float(np.square(covariances - slope * variances).sum())) / total
+        return slope, student_limit(self.alpha * share, freedom) * error
 
 
 def length_slope(scored: Sequence[tuple[Rollout, Score]]) -> Mapping[str, float]:

@@ -25,6 +25,14 @@ DESIGN = 1.5
 few readings are trusted as if their noise were known."""
 EARLIER = (1, 4)
 """Lengths of the earlier windows, times that of the newest: equal, and longer where the mean stood still before."""
+RECENT = 5
+"""Readings in which a jump is seen; those before them say what was usual."""
+NEWEST = (2, 4)
+"""Readings whose mean is the new level."""
+LONGEST = 16
+"""Readings that say what was usual, at most."""
+USUAL, PRIOR = 0.05, 5.0
+"""Noise of a logarithm that is assumed, and the readings that it counts for."""
 BLOCK = 4
 """Readings whose means also measure the noise, so that neighbours that resemble each other do not hide it."""
 
@@ -64,6 +72,28 @@ def rises(values: Sequence[float] | Floats, alpha: float, skipped: int = 0, know
         rise, early = max(_largest(sums_N, mean, late, window * times) for times in EARLIER)
         shifts.append(Shift(slice(*early), late, rise / noise, rise >= needed))
         window, level = 2 * window, level + 1
+    return shifts
+
+
+def jumps(values: Sequence[float] | Floats, alpha: float, skipped: int = 0) -> list[Shift]:
+    """Rises of the newest readings over those before the last :data:`RECENT`, for logarithms of what can double at once
+    and :func:`rises` sees too late, for it has to learn the noise first. Here that is taken to be :data:`USUAL`
+    until the earlier readings say otherwise (a moderated t-test, Smyth 2004)."""
+    values_N = np.asarray(values, np.float64)
+    early = slice(max(0, len(values_N) - RECENT - LONGEST), len(values_N) - RECENT)
+    count = early.stop - early.start
+    if count < SHORTEST:
+        return []
+    freedom = (count - 1) * 2 / 3
+    spread = max(noise_of(values_N[early]), float(values_N[early].std(ddof=1)))
+    noise = DESIGN * math.sqrt((PRIOR * USUAL**2 + freedom * spread**2) / (PRIOR + freedom))
+    looks = len(values_N) + skipped - RECENT
+    limit = student_limit(alpha / len(NEWEST) / (looks * (looks + 1)), PRIOR + freedom)
+    shifts: list[Shift] = []
+    for window in NEWEST:
+        late = slice(len(values_N) - window, len(values_N))
+        rise = float(values_N[late].mean() - values_N[early].mean()) / math.sqrt(1 / window + 1 / count)
+        shifts.append(Shift(early, late, rise / noise, rise >= noise * limit))
     return shifts
 
 

@@ -19,7 +19,7 @@ from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_plugin_hacking.length import length_slope
 from rlhf_plugin_hacking.monitor import normal_kl
-from rlhf_plugin_hacking.sequential import rises, student_limit
+from rlhf_plugin_hacking.sequential import jumps, rises, student_limit
 from rlhf_testing import check_monitor, make_context
 
 Steps = list[dict[str, float]]
@@ -191,6 +191,71 @@ def test_a_mean_that_never_rises_is_taken_for_a_rise_no_more_often_than_stated()
     assert false_alarms(lambda rng: rng.normal(-np.arange(160) / 80, 1), 50, 0.05) <= 0.05
     assert false_alarms(lambda rng: rng.binomial(16, 0.03, 160) / 16, 100, 0.05) <= 0.05
     assert false_alarms(lambda rng: rng.normal(np.arange(160) > 80, 0.5), 20, 0.05) == 1.0, "and a rise is found"
+
+
+def completions(seed: int, first: int, times: float, pays: float, learns: float = 0.0, group: int = 8) -> Steps:
+    """A run of 20 readings of 64 completions whose length multiplies in five readings from ``first`` on, by groups of a
+    prompt; ``pays``: reward for a hundred tokens, ``learns``: reward that comes with the change and not by length."""
+    rng, steps = np.random.default_rng([seed, first]), list[dict[str, float]]()
+    for progress in np.clip((np.arange(20) - first + 2) / 5, 0.0, 1.0):
+        tokens = 100 * times**progress * np.exp(rng.normal(0, 0.25, (64 // group, group)))
+        scores = (
+            pays * tokens / 100
+            + learns * progress
+            + rng.normal(0, 0.5, (64 // group, 1))
+            + rng.normal(size=tokens.shape)
+        )
+        row = {"completion_length/mean": tokens.mean(), "reward/mean": scores.mean(), "reward/std": scores.std()}
+        tokens, scores = (x - x.mean(axis=1, keepdims=True) for x in (tokens, scores))
+        sums = {"length_covariance": (tokens * scores).sum(), "length_variance": np.square(tokens).sum()}
+        steps.append({k: float(v) for k, v in (row | (sums if group > 1 else {})).items()})
+    return steps
+
+
+def first_warning(steps: Steps) -> int:
+    """Reading of the first warning, 99 without one."""
+    monitor = HackingConfig().build(make_context())
+    return next((n for n, row in enumerate(steps, 1) if monitor.observe(n, row)), 99)
+
+
+@pytest.mark.parametrize("first", [6, 9, 12, 15])
+@pytest.mark.parametrize(("times", "pays"), [(2.0, 1.5), (2.5, 1.0), (0.5, -3.0)])
+def test_a_length_that_doubles_or_halves_in_five_readings_is_seen_within_five(
+    first: int, times: float, pays: float
+) -> None:
+    delays = [first_warning(completions(seed, first, times, pays)) - first for seed in range(20)]
+    assert all(delay >= 0 for delay in delays), "nothing is wrong before"
+    assert sum(delay <= 5 for delay in delays) >= 18, delays
+
+
+@pytest.mark.parametrize(
+    ("times", "pays", "learns"), [(2.0, 0.0, 0.0), (2.0, 0.0, 1.5), (0.5, 0.0, 1.5), (1.0, 2.0, 0.0)]
+)
+def test_a_length_that_doubles_as_the_policy_learns_is_no_hack(times: float, pays: float, learns: float) -> None:
+    warned = [first_warning(completions(seed, 9, times, pays, learns)) for seed in range(40)]
+    assert warned.count(99) == 40, warned
+
+
+def test_levels_that_never_jump_are_taken_for_jumps_no_more_often_than_stated() -> None:
+    """Whatever the noise is: as assumed, four times as large, of heavy tails, or alike from reading to reading."""
+    rng = np.random.default_rng(0)
+
+    def alike(noise: float) -> np.ndarray:
+        return noise * np.convolve(rng.normal(size=44), 0.5 ** np.arange(5), "valid")
+
+    draws = (
+        lambda: rng.normal(0, 0.05, 40),
+        lambda: rng.normal(0, 0.2, 40),
+        lambda: 0.1 * rng.standard_t(3, 40),
+        lambda: alike(0.1),
+        lambda: np.linspace(0, 0.7, 40) + rng.normal(0, 0.05, 40),
+    )
+    for draw in draws:
+        series = [draw() for _ in range(200)]
+        alarms = sum(any(s.significant for n in range(8, 41) for s in jumps(values[:n], 0.05)) for values in series)
+        assert alarms <= 10
+    doubled = [np.log(2) * (np.arange(20) > 11) + rng.normal(0, 0.05, 20) for _ in range(50)]
+    assert all(any(s.significant for s in jumps(values[:15], 0.005)) for values in doubled)
 
 
 def test_what_is_known_of_the_noise_helps_where_readings_are_few() -> None:

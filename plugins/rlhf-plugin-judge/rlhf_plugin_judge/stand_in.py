@@ -4,9 +4,9 @@
     ANTHROPIC_API_KEY=any rlhf reward score --reward judge --set judge.base_url=http://127.0.0.1:8123 ...
     rlhf eval agentbench_mini --backend openai --model any --set backend.base_url=http://127.0.0.1:8123/v1
 
-It answers any question with the same grade, verdict and winner (``--calls 2`` calls the first tool that is offered
-twice before), refuses conversations whose calls and results do not match, and counts what it would have billed: also
-for answers that it never delivered, which is the worst that a service can do.
+It answers a judge's questions with the same grade, verdict and longer response, and others with "As ever." (``--calls
+2`` calls the first tool that is offered twice before), refuses conversations whose calls and results do not match, and
+counts what it would have billed: also for answers that it never delivered, which is the worst that a service can do.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from rlhf_plugin_judge.prices import Price, Tokens, cost
 from rlhf_plugin_judge.stand_in_tools import (
     Wrote,
+    as_asked,
     batch_of,
     blocks_of,
     calls_first,
@@ -42,7 +43,6 @@ from rlhf_plugin_judge.stand_in_tools import (
 
 Answer = Callable[[Mapping[str, Any]], str | Wrote]
 FAULTS = ("429", "500", "529", "full", "malformed", "prose", "hang", "drop")
-PLAIN = '{"why": "as ever", "grade": 7, "verdict": true, "better": "tie"}'
 ERRORS = {"429": "rate_limit_error", "500": "api_error", "529": "overloaded_error"}
 
 
@@ -57,7 +57,7 @@ class Service:
     """State of the stand-in, shared by its threads. ``faults`` (fault -> share) are drawn from seed, question and
     count; ``retry_after`` goes with 429; a hanging request is dropped after ``hang_s``; ``polls`` end a batch."""
 
-    answer: Answer = lambda body: PLAIN
+    answer: Answer = field(default_factory=as_asked)
     faults: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     price: Price = field(default_factory=lambda: Price(input=1, output=5))
@@ -355,7 +355,7 @@ def serve(args: argparse.Namespace, answer: Answer, models: Sequence[str] = ()) 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
+    parser.add_argument("--text", help="the answer to everything")
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
     args = parser.parse_args(argv)
     serve(args, calls_first(args.calls, args.text))

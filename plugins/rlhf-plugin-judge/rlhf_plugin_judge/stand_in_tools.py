@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +36,52 @@ def results_of(body: Body) -> list[str]:
     return texts
 
 
-def calls_first(count: int, text: str) -> Any:
-    """An answer that calls the first tool offered so often, with arguments of its schema, before it says ``text``."""
+def flat(body: Body) -> list[dict[str, Any]]:
+    """The turns of either form as messages with one text each; results of tools have the role ``tool``."""
+    system = body.get("system") or ()
+    messages = [{"role": "system", "content": block["text"]} for block in system]
+    for m in body["messages"]:
+        if isinstance(m["content"], list):
+            for block in m["content"]:
+                if block["type"] == "text":
+                    messages.append({"role": m["role"], "content": block["text"]})
+                elif block["type"] == "tool_result":
+                    messages.append({"role": "tool", "content": block["content"]})
+        else:
+            messages.append({"role": m["role"], "content": m["content"] or ""})
+    return messages
+
+
+def as_asked() -> Callable[[Body], str]:
+    """Answers that fit the question: one grade, a rubric's best grades, the longer of two responses; elsewhere a text
+    that is longer each time that the same is asked, so that two responses differ."""
+    times: Counter[str] = Counter()
+
+    def answer(body: Body) -> str:
+        system = "\n".join(m["content"] for m in flat(body) if m["role"] == "system")
+        text = "\n".join(m["content"] for m in flat(body))
+        if "one JSON object" not in system:
+            times[text] += 1
+            return "As ever" + ", and again" * (times[text] - 1) + "."
+        pair = (re.search(f"<response_{x}-\\w+>\n(.*?)\n</response_{x}-", text, re.DOTALL) for x in "ab")
+        first, second = (response[1] if response else "" for response in pair)
+        better = "tie" if first == second else "A" if (len(first), first) > (len(second), second) else "B"
+        best = re.findall(r"^- (.+?), from -?\d+ \(worst\) to (-?\d+) \(best\)", system, re.MULTILINE)
+        grades = {name: int(grade) for name, grade in best}
+        return json.dumps({"why": "as ever", "grade": 7, "grades": grades, "verdict": True, "better": better})
+
+    return answer
+
+
+def calls_first(count: int, text: str | None) -> Any:
+    """An answer that calls the first tool offered so often, with arguments of its schema, before it says ``text``, or
+    what fits."""
+    say = as_asked() if text is None else lambda body: text
 
     def answer(body: Body) -> Wrote:
         tools = body.get("tools") or ()
         if not tools or len(results_of(body)) >= count:
-            return Wrote(text)
+            return Wrote(say(body))
         function = tools[0].get("function") or tools[0]
         schema = function.get("parameters") or function.get("input_schema") or {}
         made = {"string": "x", "number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}

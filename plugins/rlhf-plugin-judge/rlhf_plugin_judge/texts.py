@@ -19,7 +19,7 @@ def clean(text: str) -> str:
 
 
 def read_completion(sample: Sample) -> str:
-    """The completion as a judge reads it; says once that nobody hears the sound of one that is speech."""
+    """The completion as a judge reads it; says once that the sound of one that is speech is ignored."""
     if sample.media:
         _say_unheard(sample.media[0].kind)
     return sample.completion
@@ -29,7 +29,7 @@ def read_completion(sample: Sample) -> str:
 def _say_unheard(kind: str) -> None:
     log.warning(
         "judges read text: of a completion that is %s they see the names of its codes, so that their answers say "
-        "nothing of it; for speech take rewards that listen (rlhf-plugin-tts)",
+        "nothing of it; for speech take audio rewards (rlhf-plugin-tts)",
         kind,
     )
 

@@ -166,10 +166,11 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.cli.episodes import play_prompts
+    from contextlib import nullcontext
+
+    from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
     from rlhf_core.config import ConfigError
-    from rlhf_core.models import Formatter, ModelConfig, load_policy, use_matmul_backend
+    from rlhf_core.models import Formatter, ModelConfig
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_native.stage import Stage
 
@@ -188,12 +189,11 @@ def generate(
     config = ModelConfig.as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
-    use_matmul_backend("auto")
-    policy = load_policy(config)
+    sampler = load_sampler(open_registry() if stage is None else stage.registry, config)
+    formatter = Formatter(sampler.policy.tokenizer, config.prompt_format, config.tool_format)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-    played: dict[str, Any] = {} if stage is None else stage._asdict()
-    rollouts = play_prompts(policy, config, prompts, sampling, n, seed, **played)
-    formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
+    with nullcontext() if stage is None else stage.player(config, sampler.policy, seed) as agent:
+        rollouts = sampler.sample(prompts, sampling, n, seed, formatter, agent)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
         _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group, formatter)])

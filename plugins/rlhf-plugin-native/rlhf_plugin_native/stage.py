@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rlhf_core.config import ComponentConfig, Registry
     from rlhf_core.data import Prompt
+    from rlhf_core.models import LoadedModel, ModelConfig
 
 
 class Stage(NamedTuple):
@@ -42,6 +44,13 @@ class Stage(NamedTuple):
         agent = registry.config("agent", "multi_turn", sections.get("agent"))
         environment.preflight(context_of(registry))
         return cls(registry, environment, agent)
+
+    def player(self, model: ModelConfig, policy: LoadedModel, seed: int) -> AbstractContextManager[Any]:
+        """The agent, as long as one is inside."""
+        from rlhf_core.cli import context_of
+
+        ctx = context_of(self.registry, seed=seed, model=model, policy=policy, environment=self.environment)
+        return ctx.open("agent", self.agent)
 
     def offer(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts with the environment's tools; one that brings its own keeps them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,26 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_report.read import RunView
+from rlhf_plugin_report.rows import is_number
+from rlhf_plugin_report.stored import mapping
+from rlhf_plugin_report.words import Group, group_of, order_of, words_of
 
-GROUPS: tuple[tuple[str, str], ...] = (
-    ("Reward", r"^(reward/(mean|std|max|min)|accuracy|margin.*|chosen_.*|rejected_.*)$"),
-    ("Held out", r"^eval/(?!.*(fraction|surprise|tokens_generated|length/(max|min)))"),
-    ("Reward's parts", r"^reward/"),
-    ("Lengths", r"^(completion_length|truncated|train/tokens|tokens_|tokens$)"),
-    ("KL: distance from reference and sampler", r"^(kl|approx_kl|importance|clip|ratio|drift|log_ratios)"),
-    ("Entropy and advantages", r"^(entropy|advantage|explained_variance|value)"),
-    ("Loss and gradient", r"^(loss|grad_norm|critic_grad_norm|learning_rate|.*_loss$)"),
-    ("Time in seconds", r"^(time/|seconds|tokens_per_second)"),
-    ("Health and hacking", r"^(health|hacking|identical|repeat|commonest|constant_groups|unscored)"),
-    ("Held out: lengths and repetitions", r"^eval/"),
-    ("Others", r""),
-)
-"""Title and the metrics under it; a metric stands in the first group that it fits."""
-SPREAD = "Scores and lengths"
+SPREAD = Group(0, "Scores and lengths", True)
 """The group of what is drawn from completions instead of metrics; it stands after the first."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's, told apart by people who do not see all colours; the lines differ by dash as well."""
-DASHES = ("solid", "dashed", "dotdash", "dotted")
 BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 POINTS = 1000
 """Most points of a curve; a longer one is thinned evenly."""
@@ -61,17 +47,28 @@ def bokeh_file(name: str) -> Path:
     return Path(spec.origin).parent / "server" / "static" / "js" / name
 
 
-def draw(runs: Sequence[RunView]) -> list[tuple[str, list[Chart]]]:
+def draw(runs: Sequence[RunView]) -> list[tuple[Group, list[Chart]]]:
     """Charts of every metric that has two values or more in some run, group by group, and of the runs' completions."""
     series = {run.name: _series(run) for run in runs}
     metrics = sorted({m for of_run in series.values() for m, (_, y) in of_run.items() if len(y) > 1})
-    groups: dict[str, list[Chart]] = {title: [] for title, _ in GROUPS}
-    for n, metric in enumerate(metrics):
-        title = next(title for title, pattern in GROUPS if re.search(pattern, metric))
-        groups[title].append(Chart(metric, f"chart-{n}", _in_words(metric, series), _lines(metric, series)))
-    drawn = [(title, charts) for title, charts in groups.items() if charts]
-    spread = list(_spread(runs))
+    charts = [Chart(m, f"chart-{n}", _in_words(m, series), _lines(m, series)) for n, m in enumerate(metrics)]
+    grouped: dict[Group, list[Chart]] = defaultdict(list)
+    for chart in sorted(charts, key=lambda chart: order_of(chart.metric)):
+        grouped[group_of(chart.metric)].append(chart)
+    drawn, spread = list(grouped.items()), list(_spread(runs))
     return [*drawn[:1], (SPREAD, spread), *drawn[1:]] if spread else drawn
+
+
+def axes(run: RunView) -> dict[str, list[float]]:
+    """What can stand below a run's curves: its steps, and the seconds and tokens of training up to each."""
+    columns: dict[str, list[float]] = {"step": [], "seconds": [], "tokens": []}
+    seconds = tokens = 0.0
+    for row in run.steps:
+        seconds += _finite(mapping(row.get("time")).get("step"))
+        tokens += _finite(row.get("tokens_generated", row.get("train/tokens")))
+        for name, value in (("step", row["step"]), ("seconds", round(seconds, 2)), ("tokens", tokens)):
+            columns[name].append(value)
+    return columns
 
 
 def _series(run: RunView) -> dict[str, tuple[list[int], list[float]]]:
@@ -93,13 +90,17 @@ def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield key, float(value) if abs(value) < 1e300 else math.nan
 
 
+def _finite(value: Any) -> float:
+    return float(value) if is_number(value) and math.isfinite(value) else 0.0
+
+
 def _lines(metric: str, series: Mapping[str, Any]) -> dict[str, Any]:
     lines = [
         {"name": name, "n": n, "x": _thinned(of_run[metric][0]), "y": [_short(y) for y in _thinned(of_run[metric][1])]}
         for n, (name, of_run) in enumerate(series.items())
         if metric in of_run
     ]
-    return {"kind": "lines", "title": metric, "x": "step", "y": metric, "series": lines}
+    return {"kind": "lines", "title": words_of(metric), "x": "step", "y": metric, "series": lines}
 
 
 def _spread(runs: Sequence[RunView]) -> Iterator[Chart]:

@@ -14,7 +14,7 @@ import numpy as np
 from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.media import MediaReader
-from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, ROW, fits, is_number
+from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, PER_TOKEN, ROW, fits, is_number
 from rlhf_plugin_report.turns import turns_of
 
 log = logging.getLogger("rlhf.report")
@@ -37,12 +37,10 @@ SHOWN = (
     "tokens",
     "segments",
 )
-PER_TOKEN = ("logprobs", "trainer_logprobs", "old_logprobs", "ref_logprobs", "entropies", "advantages", "values")
-"""Lists ``[T]``; ``returns`` and ``mask`` besides."""
 TOKENS = ("ids", "pieces", "returns", "mask", *PER_TOKEN)
 """Of a completion's row: what is there once for each token."""
-PROMPTS = ("prompt", "set_aside", "filtered")
-"""Events of a prompt with its completions; the last two were not trained on."""
+PROMPTS = ("prompt", "set_aside")
+"""Events of a prompt with its completions; what is set aside was not trained on."""
 POINTS = 3000
 """Most points of a scatter chart."""
 

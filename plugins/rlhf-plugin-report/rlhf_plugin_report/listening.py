@@ -53,7 +53,7 @@ def pairs_of(run: Path, trace: Sequence[Row], samples: Sequence[Row]) -> list[Pa
     def there(media: Row) -> bool:
         return media.get("kind") == "audio" and media_file(run, str(media.get("path", ""))) is not None
 
-    sampled = [row for row in trace if row.get("event") in ("prompt", "set_aside", "filtered")]
+    sampled = [row for row in trace if row.get("event") in ("prompt", "set_aside")]
     over_time = _over_time(samples, lambda r: r, BEFORE_AFTER, there) or _over_time(sampled, _first, EARLY_LATE, there)
     return [*_evenly(over_time), *_evenly(_by_score(sampled, there))]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
+from rlhf_plugin_report.charts import axes, draw, library
 from rlhf_plugin_report.completions import TOKENS
 from rlhf_plugin_report.media import unembedded
 from rlhf_plugin_report.pack import in_script, packed, zipped
@@ -27,9 +27,6 @@ SCRIPTS = (
     "sounds.js",
     "page.js",
 )
-OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
-"""Groups of charts that begin unfolded."""
-
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202a-\\u202e\\u2066-\\u2069\\ufeff]")
 
 
@@ -37,16 +34,16 @@ def render(page: PageView) -> str:
     """The page with scripts, style and data inside; texts of the run are escaped, data are base64."""
     charts = draw(page.runs)
     items = {chart.place: chart.item for _, of_group in charts for chart in of_group}
+    heldout = [{**row, "run": run.name} for run in page.runs for row in run.heldout]
     beside = {
-        "charts": {"colours": COLOURS, "dashes": DASHES, "items": items},
+        "heldout": evenly(heldout, min(1.0, MOST_HELDOUT / max(len(heldout), 1))),
+        "charts": {"axes": [axes(run) for run in page.runs], "items": items},
         "sources": {run.name: run.sources for run in page.runs},
         "files": {run.name: run.files for run in page.runs},
         "pairs": [{**pair, "run": run.name} for run in page.runs for pair in run.pairs],
     }
     around: dict[str, Any] = {
         "charts": charts,
-        "open": OPEN,
-        "colours": COLOURS,
         "library": in_script(zipped(library().encode())) if charts else "",
         "style": _asset("page.css"),
         "script": "\n".join(_asset(name) for name in SCRIPTS),
@@ -65,6 +62,7 @@ def _kinds(runs: Sequence[RunView]) -> dict[str, Any]:
         "per_token": any("ids" in row for row in rollouts),
         "examples": any("example" in row for row in rollouts),
         "count": len(rollouts),
+        "heldout": any(run.heldout for run in runs),
         "sounds": any(run.pairs for run in runs),
     }
 
@@ -101,6 +99,8 @@ MOST_BYTES = 7_600_000
 """Of a whole page, so that it opens at once and can be sent."""
 LEAST_DATA = 1_000_000
 """Bytes for the data also where the rest of the page is large."""
+MOST_HELDOUT = 1000
+"""Completions of held-out prompts on a page, evenly over the evaluations."""
 CLOSE = 0.97
 """Of a share that was computed from sizes, so that one attempt does."""
 ATTEMPTS = 6

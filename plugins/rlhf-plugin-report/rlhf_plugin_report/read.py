@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.runs import StoredRun
-from rlhf_plugin_report.completions import read_completions
-from rlhf_plugin_report.lights import Light, lights_of
+from rlhf_plugin_report.completions import cut, read_completions
 from rlhf_plugin_report.listening import Pair, pairs_of
 from rlhf_plugin_report.media import MOST, MediaReader
+from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses
 from rlhf_plugin_report.plays import plays_of
+from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.stored import lines_of, mapping
+from rlhf_plugin_report.words import known
 
 LIMIT = 10_000
 """Most completions of a run on a page, unless another number is asked for."""
@@ -40,7 +42,7 @@ class RunView:
     examples: Sequence[Mapping[str, Any]]
     """Held-out prompts with the completion at the first and the last evaluation."""
     environment: Mapping[str, str]
-    lights: Sequence[Light] = ()
+    statuses: Sequence[MonitorStatus] = ()
     quantity: str = "score"
     """What ``distribution`` and ``points`` show: score, margin or loss."""
     distribution: Sequence[Mapping[str, float]] = ()
@@ -54,6 +56,8 @@ class RunView:
     """Path of an image, sound or video -> its content or its place, and the file."""
     pairs: Sequence[Mapping[str, Any]] = ()
     """Sounds to be listened to side by side."""
+    heldout: Sequence[Mapping[str, Any]] = ()
+    """Completions of held-out prompts at each evaluation."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         [*filter(None, (view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
-        lights_of(run, trace, run.metrics),
+        monitor_statuses(run, trace, run.metrics),
         view.quantity,
         view.distribution,
         view.points,
@@ -117,6 +121,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         _sources(run),
         media.files,
         [_pair(pair, media) for pair in pairs],
+        _heldout(samples),
     )
 
 
@@ -192,7 +197,7 @@ def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) ->
     spoken = [f"step {row.get('step')}: {line}" for row in said for line in str(row.get("text", "")).splitlines()]
     dropped = mapping(summary.get("dropped"))
     counted = [
-        f"{key.replace('_', ' ')}: {n}"
+        f"{key.replace('_', ' ')}: {n}" + (f" ({meaning})" if (meaning := known()["counts"].get(key)) else "")
         for key, n in dropped.items()
         if n and key not in ("scores_ok", "monitor_warnings" if spoken else "")
     ]
@@ -200,6 +205,22 @@ def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) ->
     listed = summary.get("warnings")
     warned = [str(w) for w in listed] if isinstance(listed, list) else []
     return [*spoken, *warned, *counted, *hooks]
+
+
+def _heldout(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows as those of training, without what an evaluation does not keep."""
+    return [
+        {
+            "step": row["step"],
+            "id": str(row.get("prompt_id")),
+            "prompt": cut(str(row.get("prompt", ""))),
+            "text": cut(str(row.get("completion", ""))),
+            "place": 0,
+            "heldout": True,
+        }
+        for row in samples
+        if is_count(row.get("step")) and not row.get("media")  # those have players
+    ]
 
 
 def _examples(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

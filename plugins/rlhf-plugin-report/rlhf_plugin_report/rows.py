@@ -7,6 +7,8 @@ from typing import Any
 
 from rlhf_plugin_report.turns import is_turn
 
+PER_TOKEN = ("logprobs", "trainer_logprobs", "old_logprobs", "ref_logprobs", "entropies", "advantages", "values")
+"""Lists ``[T]`` of a completion; ``returns`` and ``mask`` besides."""
 LARGEST = 2**53
 """Of JavaScript's integers."""
 
@@ -46,19 +48,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("text", "prompt"), _is_text),
     **dict.fromkeys(("score", "advantage"), is_number),
     **dict.fromkeys(("parts", "info"), _is_mapping),
-    **dict.fromkeys(
-        (
-            "logprobs",
-            "trainer_logprobs",
-            "old_logprobs",
-            "ref_logprobs",
-            "entropies",
-            "advantages",
-            "values",
-            "returns",
-        ),
-        _numbers,
-    ),
+    **dict.fromkeys((*PER_TOKEN, "returns"), _numbers),
     "completion_ids": _is_list(is_count),
     "segments": _is_list(_is_stretch),
     "versions": _is_list(_is_version_span),

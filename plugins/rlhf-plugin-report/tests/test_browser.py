@@ -112,7 +112,7 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
         const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
         return (a + 0.05) / (b + 0.05);
       };
-      const names = "h1, h2, dt, dd, .light, small, .meta, label, button, .status, a, li, td, summary";
+      const names = "h1, h2, dt, dd, .signal, small, .meta, label, button, .status, a, li, td, summary";
       const texts = () => [...document.querySelectorAll(names)].filter((n) => n.getClientRects().length);
       const worst = () => Math.min(...texts().filter((n) => !n.closest(".bk-Figure")).map(contrast));
       const facts = { before: worst(), width: document.documentElement.scrollWidth - innerWidth };
@@ -124,6 +124,69 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
     assert facts["theme"] == "dark"
     assert min(facts["before"], facts["after"]) >= 4.5, "WCAG AA"
     assert facts["width"] <= 0
+
+
+def test_curves_by_time_and_tokens_on_a_log_scale_in_colours_that_the_dark_shows(
+    chromium: Any, copy: Path, tmp_path: Path
+) -> None:
+    script = """
+      const choose = (name, value) => {
+        const box = document.getElementById(name);
+        if (box.type === "checkbox") box.checked = value;
+        else box.value = value;
+        box.dispatchEvent(new Event("input"));
+      };
+      const drawn = () => Bokeh.documents.flatMap((one) => one.roots()).map((plot) => ({
+        label: plot.below[0].axis_label, kind: plot.left[0].type, across: [...plot.renderers[0].data_source.data.x],
+        colour: plot.renderers[0].glyph.line_color?.value ?? plot.renderers[0].glyph.line_color,
+      }));
+      const last = (label) => drawn().filter((plot) => plot.label === label);
+      const until = (label, then, left = 300) => {
+        if (last(label).length > 3 || !left) then(last(label));
+        else setTimeout(() => until(label, then, left - 1), 100);
+      };
+      document.getElementById("theme").click();
+      until("step", (steps) => {
+        choose("axis", "seconds");
+        until("seconds of training", (seconds) => {
+          choose("log", true);
+          choose("axis", "tokens");
+          until("tokens of training", (tokens) => {
+            choose("from", "heldout");
+            const list = [...document.querySelectorAll("#list li")].map((row) => row.innerText);
+            told.textContent = JSON.stringify({ steps, seconds, tokens, list });
+          });
+        });
+      });
+    """
+    facts = told(chromium, page_of(copy), tmp_path, script)
+    metrics = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in metrics if "loss" in row]
+    times = [row["time"]["step"] for row in trained]
+    tokens = [row["tokens_generated"] for row in trained]
+    assert any(plot["across"] == pytest.approx([times[0], sum(times)], abs=0.01) for plot in facts["seconds"])
+    assert any(plot["across"] == [tokens[0], sum(tokens)] for plot in facts["tokens"])
+    assert any(plot["across"] == [1, 2] for plot in facts["steps"])
+    assert {plot["kind"] for plot in facts["seconds"]} == {"LinearAxis"}
+    assert "LogAxis" in {plot["kind"] for plot in facts["tokens"]}
+    lines = {plot["colour"] for plot in facts["seconds"] if isinstance(plot.get("colour"), str)}
+    assert lines
+    assert all(contrast(colour, "#16181b") > 4.5 for colour in lines), lines
+    samples = [json.loads(line) for line in (copy / "samples.jsonl").read_text().splitlines()]
+    assert len(facts["list"]) == len(samples) > 1
+    assert all(row["completion"] in "".join(facts["list"]) for row in samples)
+
+
+def contrast(one: str, other: str) -> float:
+    """By WCAG, of two colours such as ``#0072b2``."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return sum(v * share for v, share in zip(linear, (0.2126, 0.7152, 0.0722)))
+
+    dark, bright = sorted((light(one), light(other)))
+    return (bright + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case],
             rows[source.name(record, split)] = (record.row, seen)
             name = f"{source.label}/{record.row.get('id', record.number)}"
             if record.row.get("chosen_audio") and record.row.get("rejected_audio"):
-                grids.append(read_audio_pair(name, reader.prompt(record), seen, record.row, folder, record.where))
+                grids.append(read_audio_pair(name, reader.prompt(record), seen, record.row, folder))
             elif is_grid(record.row):
                 grids += read_grid(name, reader.prompt(record), seen, record.row, record.where)
     if grids:
@@ -115,13 +115,12 @@ def _case(pair: PreferencePair, row: Row, seen: Prompt) -> Case:
     )
 
 
-def read_audio_pair(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, folder: Path, where: str) -> Case:
-    """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``."""
+def read_audio_pair(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, folder: Path) -> Case:
+    """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``. A file that is not there
+    has a missing score."""
     sides = []
     for side in ("chosen", "rejected"):
         path = folder / Path(str(row[f"{side}_audio"])).expanduser()
-        if not path.is_file():
-            raise DatasetError(f"there is no file '{path}'", where=where, fix=f"correct '{side}_audio'")
         text = row.get(side)
         sides.append(Text(prompt, text if isinstance(text, str) else "", seen, (Media("audio", str(path.absolute())),)))
     return Case(name, *sides, subset=str(row.get("subset", row.get("engine", ""))))

@@ -78,6 +78,9 @@ def score(
         emit_json({**result, "rows": scored})
     else:
         _print(result, judged.samples, scores, output)
+    if not good:
+        first = scores[0]
+        click.echo(f"no row of '{file}' has a score; the first: {first.status.value}: {first.detail}", err=True)
     raise SystemExit(0 if result["scored"] else 1)
 
 

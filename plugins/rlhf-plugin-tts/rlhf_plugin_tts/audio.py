@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from rlhf_core.rewards import Sample
 Samples = npt.NDArray[np.float32]
 MOST_SECONDS = 600.0
 """Longer files are refused unread."""
+LEAST_RATE = 4000
+"""Samples per second; below it the header is wrong, or nothing above 2 kHz is left of the speech."""
 
 
 class ClipError(Exception):
@@ -50,6 +53,8 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
     import soundfile
 
     path = audio_path(source) if isinstance(source, Sample) else Path(source)
+    if not os.path.isfile(path):  # which also says no of a name that the system refuses
+        raise ClipError(f"'{path}' cannot be read: there is no such file")
     try:
         with soundfile.SoundFile(str(path)) as file:
             if file.frames > most_seconds * file.samplerate:
@@ -60,8 +65,9 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
             frames_NC: Any = file.read(dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:
-        reason = "there is no such file" if not path.exists() else str(error)
-        raise ClipError(f"'{path}' cannot be read: {reason}") from error
+        raise ClipError(f"'{path}' cannot be read: {error}") from error
+    if rate < LEAST_RATE:
+        raise ClipError(f"'{path}' has {rate} samples a second, too few for speech; at least {LEAST_RATE} are needed")
     return clip_of(frames_NC, rate, str(path))
 
 

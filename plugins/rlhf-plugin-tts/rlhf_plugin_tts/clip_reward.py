@@ -13,8 +13,8 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 
 log = logging.getLogger("rlhf.tts")
-HEARD = 16_000
-"""Sample rate at which every reward listens; clips of other rates are resampled."""
+RATE = 16_000
+"""Sample rate at which every reward scores; clips of other rates are resampled."""
 LEAST_SECONDS = 0.1
 QUIET = 1e-4
 """A clip whose samples lie all this near to their mean (-80 dB, three steps of 16 bits) is silent."""
@@ -24,10 +24,10 @@ class ClipReward:
     """Scores clips one by one."""
 
     resamples: ClassVar[bool] = True
-    """Whether it hears clips at 16 kHz, whatever their rate."""
+    """Whether it resamples clips to 16 kHz."""
 
-    def __init__(self, max_seconds: float, *, hears_silence: bool = False) -> None:
-        self.max_seconds, self.hears_silence = max_seconds, hears_silence
+    def __init__(self, max_seconds: float, *, scores_silence: bool = False) -> None:
+        self.max_seconds, self.scores_silence = max_seconds, scores_silence
         self._rates: set[int] = set()
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
@@ -42,7 +42,7 @@ class ClipReward:
         try:
             clip = read_clip(sample, self.max_seconds)
             self._say_rate(clip.rate)
-            check_clip(clip, silence=self.hears_silence)
+            check_clip(clip, silence=self.scores_silence)
             value, parts = self.measure(clip, sample)
         except ClipError as error:
             return Score.failed(ScoreStatus.MISSING, str(error))
@@ -53,19 +53,19 @@ class ClipReward:
         return Score(float(value), {k: float(v) for k, v in parts.items() if math.isfinite(v)})
 
     def _say_rate(self, rate: int) -> None:
-        """Say once what a reward cannot hear, or hears nothing of."""
+        """Say once what a clip of another rate lacks, or loses."""
         if rate in self._rates or not self.resamples:
             return
         self._rates.add(rate)
         name = type(self).__name__
-        if rate < HEARD:
+        if rate < RATE:
             log.warning(
                 "%s: clips of %d Hz are resampled to %d Hz; above %g kHz they hold nothing, which lowers scores of "
                 "quality: compare with clips of one sample rate only",
-                *(name, rate, HEARD, rate / 2000),
+                *(name, rate, RATE, rate / 2000),
             )
-        elif rate > HEARD:
-            log.info("%s: clips of %d Hz are resampled to %d Hz: it hears up to 8 kHz", name, rate, HEARD)
+        elif rate > RATE:
+            log.info("%s: clips of %d Hz are resampled to %d Hz, which keeps up to 8 kHz", name, rate, RATE)
 
 
 def check_clip(clip: Clip, *, silence: bool = False) -> None:

@@ -5,33 +5,30 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.models import ModelPath
 
-PROXY_WEIGHTS = {
-    "pitch_variance": 0.30,
-    "hnr": 0.25,
-    "voiced_fraction": 0.20,
-    "energy_dynamics": 0.15,
-    "mfcc_stability": 0.10,
+NATURAL = {
+    "bandwidth": (7000.0, 8000.0, 1500.0),
+    "drop_outs": (0.0, 1.0, 10.0),
+    "energy_dynamics": (27.0, 40.0, 8.0),
+    "hnr": (10.0, 25.0, 4.0),
+    "mfcc_stability": (0.13, 0.17, 0.015),
+    "movement": (7.0, 12.0, 1.5),
+    "noise_floor": (-100.0, -34.0, 8.0),
+    "peak_share": (0.0, 1.0, 150.0),
+    "silence_fraction": (0.0, 0.3, 0.2),
+    "speaking_rate": (2.2, 4.8, 0.8),
+    "voiced_fraction": (0.2, 0.85, 0.06),
 }
-"""The weights that the method was proposed with."""
-PROXY_SCALES = {
-    "pitch_variance": (25.0, 20.0),
-    "hnr": (10.0, 2.0),
-    "voiced_fraction": (0.5, 0.1),
-    "energy_dynamics": (33.0, 2.5),
-    "mfcc_stability": (0.14, 0.01),
-    "spectral_centroid": (1300.0, 200.0),
-    "silence_fraction": (0.06, 0.05),
-    "spectral_flatness": (0.02, 0.007),
-    "speaking_rate": (3.6, 0.6),
-}
-"""Mean and standard deviation of each feature over read speech, rounded (docs/speech.md says of which)."""
+"""Measure -> lowest and highest value of clean read speech, and how far beyond counts 1; docs/speech.md says of which
+speech, and how the scales were chosen."""
+FURTHER = ("pitch_variance", "spectral_centroid", "spectral_flatness")
+"""Measures that no default range says anything about."""
 
 
 class SpeechRewardConfig(ComponentConfig):
@@ -55,54 +52,40 @@ def check_installed(name: str, needs: Mapping[str, str]) -> None:
 
 
 class AcousticProxyConfig(SpeechRewardConfig):
-    """Weighted sum of standardised acoustic features: no model, no labels; what it is worth is on the speech page."""
+    """How far a clip is from clean speech: 0 where every measure is as in recorded speech, else below. What is not
+    speech (tones, noise) has the lowest value. The speech page says which damage it detects."""
 
     name: str = "acoustic_proxy"
     component: ClassVar[str] = "rlhf_plugin_tts.acoustic:AcousticProxy"
-    weights: dict[str, float] = Field(default_factory=lambda: dict(PROXY_WEIGHTS), min_length=1)
-    """Feature -> weight; features that are not named count nothing."""
-    scales: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    """Feature -> mean and standard deviation that it is standardised with, where they are not the defaults."""
-    clip: float = Field(default=3.0, gt=0, allow_inf_nan=False)
-    """Largest standardised value to either side, so that no feature can be driven without end."""
-    pitch: Literal["autocorrelation", "praat"] = "autocorrelation"
-    """Pitch tracker; ``praat`` needs the extra of that name (GPL-3.0)."""
+    weights: dict[str, float] = Field(default_factory=lambda: dict.fromkeys(NATURAL, 1.0), min_length=1)
+    """Measure -> weight in the mean, alike by default; measures that are not named count nothing."""
+    natural: dict[str, tuple[float, float, float]] = Field(default_factory=dict)
+    """Measure -> lowest and highest natural value, and how far outside counts 1, where they are not the defaults."""
+    limit: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    """The most that one measure counts."""
+    speech_only: bool = True
+    """Whether what is not speech has the lowest value; else it is measured as speech is."""
 
-    @field_validator("weights")
-    @classmethod
-    def _finite(cls, value: dict[str, float]) -> dict[str, float]:
-        if bad := next((name for name, weight in value.items() if not math.isfinite(weight)), None):
-            raise ConfigError(f"the weight of '{bad}' is not a finite number", fix="give a number, 0 to leave it out")
-        if not any(value.values()):
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        known = {*NATURAL, *FURTHER}
+        if unknown := sorted({*self.weights, *self.natural} - known):
+            raise ConfigError(f"there is no acoustic measure '{unknown[0]}'", fix="one of " + ", ".join(sorted(known)))
+        for name, (low, high, scale) in self.natural.items():
+            if not (-math.inf < low <= high < math.inf and 0 < scale < math.inf):
+                raise ConfigError(f"the natural range of '{name}' is none", fix="give [low, high, scale], scale > 0")
+        for name, weight in self.weights.items():
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"the weight of '{name}' is not a finite number from 0", fix="0 leaves it out")
+            if name not in {*NATURAL, *self.natural}:
+                raise ConfigError(f"'{name}' has no natural range", fix=f"natural.{name}=[low, high, scale]")
+        if not any(self.weights.values()):
             raise ConfigError("all weights are 0, so that every clip would have the same score", fix="give one another")
-        return value
-
-    @field_validator("weights", "scales")
-    @classmethod
-    def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if unknown := sorted(set(value) - set(PROXY_SCALES)):
-            raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
-        return value
-
-    @field_validator("scales")
-    @classmethod
-    def _positive(cls, value: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        if bad := next(
-            (n for n, (mean, std) in value.items() if not (math.isfinite(mean) and 0 < std < math.inf)), None
-        ):
-            raise ConfigError(
-                f"the scale of '{bad}' is not a mean and positive standard deviation", fix="give [mean, std]"
-            )
-        return value
-
-    def preflight(self, ctx: BuildContext) -> None:
-        super().preflight(ctx)
-        if self.pitch == "praat":
-            check_installed(self.name, {"parselmouth": 'pip install "rlhf-plugin-tts[praat]" (GPL-3.0)'})
+        return self
 
 
 class DnsmosConfig(SpeechRewardConfig):
-    """DNSMOS: mean opinion score of noisy speech as a network hears it (Reddy et al. 2021, 2022).
+    """DNSMOS: mean opinion score of noisy speech, predicted by a network (Reddy et al. 2021, 2022).
 
     The weights come with the package ``speechmos``. A clip is repeated up to 9.01 s and scored once.
     """
@@ -149,7 +132,7 @@ class Utmos22Config(SpeechRewardConfig):
 
 
 class WerConfig(SpeechRewardConfig):
-    """Negative word error rate of what a recogniser hears against the prompt's text (or its ``answer``)."""
+    """Negative word error rate of a recogniser's transcript against the prompt's text (or its ``answer``)."""
 
     name: str = "wer"
     component: ClassVar[str] = "rlhf_plugin_tts.wer:Wer"
@@ -172,7 +155,7 @@ class WerConfig(SpeechRewardConfig):
 class PhonesConfig(ComponentConfig):
     """Negative phone error rate of the phones that a completion of ``pocket-voice`` names, against those of its text.
 
-    Reads the tokens and does not listen: what a recogniser hears (``wer``) stays an independent measure.
+    Reads the tokens and ignores the sound: ``wer``, of a recogniser's transcript, stays an independent measure.
     """
 
     name: str = "phones"

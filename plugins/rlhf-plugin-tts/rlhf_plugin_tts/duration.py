@@ -18,7 +18,7 @@ class Duration(ClipReward):
     resamples = False
 
     def __init__(self, config: DurationConfig) -> None:
-        super().__init__(config.max_seconds, hears_silence=True)
+        super().__init__(config.max_seconds, scores_silence=True)
         self.config = config
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:

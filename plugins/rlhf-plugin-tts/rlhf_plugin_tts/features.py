@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,8 @@ BLOCK_SECONDS = 30
 class Analysis:
     """Spectrum and pitch of a clip at 16 kHz, computed when first asked for."""
 
-    def __init__(self, clip: Clip, pitch: Literal["autocorrelation", "praat"] = "autocorrelation") -> None:
-        self.seconds, self._tracker = clip.seconds, pitch
+    def __init__(self, clip: Clip) -> None:
+        self.seconds, self.original = clip.seconds, clip.samples
         self.samples: Samples = clip.at(RATE).samples
 
     @cached_property
@@ -59,10 +59,6 @@ class Analysis:
 
     @cached_property
     def track(self) -> PitchTrack:
-        if self._tracker == "praat":
-            from rlhf_plugin_tts.praat import praat_pitch
-
-            return praat_pitch(self.samples, RATE)
         return track_pitch(self.samples, RATE)
 
 
@@ -110,9 +106,7 @@ def mfcc_stability(source: Source) -> float:
     sounding_T = analysis.sounding
     if sounding_T.sum() < LEAST_VOICED:
         return float("nan")
-    mel_TM = np.maximum(analysis.power @ _mel_filters(), 1e-10)
-    mel_db: Any = 10 * np.log10(mel_TM)
-    mfcc_CT = librosa.feature.mfcc(S=np.maximum(mel_db, mel_db.max() - 80).T, n_mfcc=N_MFCC)
+    mfcc_CT = librosa.feature.mfcc(S=mel_levels(analysis).T, n_mfcc=N_MFCC)
     both = sounding_T[1:] & sounding_T[:-1]
     change = np.diff(mfcc_CT[1:], axis=1)[:, both]
     return float(1 / (1 + np.sqrt(change.var(axis=1).mean()))) if change.size else float("nan")
@@ -181,9 +175,15 @@ FEATURES: dict[str, Callable[[Source], float]] = {
 """Name -> function, in the order of a feature vector."""
 
 
-def measure(clip: Clip, pitch: Literal["autocorrelation", "praat"] = "autocorrelation") -> dict[str, float]:
-    analysis = Analysis(clip, pitch)
+def measure(clip: Clip) -> dict[str, float]:
+    analysis = Analysis(clip)
     return {name: function(analysis) for name, function in FEATURES.items()}
+
+
+def mel_levels(analysis: Analysis) -> Floats:
+    """40 mel bands in dB, ``[T, 40]``, none further than 80 dB below the highest."""
+    mel_db: Any = 10 * np.log10(np.maximum(analysis.power @ _mel_filters(), 1e-10))
+    return np.maximum(mel_db, mel_db.max() - 80)
 
 
 def _analysis(source: Source) -> Analysis:

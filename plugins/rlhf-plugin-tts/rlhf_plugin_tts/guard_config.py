@@ -33,10 +33,12 @@ class GuardSettings(Config):
     """Share of samples at full scale."""
     most_silence: float | None = Field(default=0.5, ge=0, le=1)
     """Share of frames 40 dB below the loudest one."""
+    speech_only: bool = True
+    """The sound is speech at all: some of it is voiced, its spectrum moves, and it is no tone."""
 
 
 class GuardedConfig(ComponentConfig):
-    """Another reward, with limits on word errors, duration, clipping and silence."""
+    """Another reward, with limits on word errors, duration, clipping and silence, of speech alone."""
 
     name: str = "guarded"
     component: ClassVar[str] = "rlhf_plugin_tts.guards:build_guarded"
@@ -53,24 +55,26 @@ class GuardedConfig(ComponentConfig):
 
 
 def speech_parts() -> dict[str, Any]:
-    """The default composite: quality as listeners hear it, being understood, and acoustics."""
+    """The default composite: predicted quality and the words, alike; acoustics, which is the same for all clean
+    speech, is a penalty and no z-score."""
     return {
-        "quality": {"reward": {"name": "dnsmos"}, "normalise": "zscore", "weight": 0.5},
-        "words": {"reward": {"name": "wer"}, "normalise": "zscore", "weight": 0.4},
-        "acoustics": {"reward": {"name": "acoustic_proxy"}, "normalise": "zscore", "weight": 0.1},
+        "quality": {"reward": {"name": "dnsmos", "value": "ovrl"}, "normalise": "zscore", "weight": 0.5},
+        "words": {"reward": {"name": "wer"}, "normalise": "zscore", "weight": 0.5},
+        "acoustics": {"reward": {"name": "acoustic_proxy"}, "normalise": "none", "weight": 1.0},
     }
 
 
 class SpeechConfig(CompositeConfig):
-    """The default reward for speech: z-scores of quality (DNSMOS), words (WER) and acoustics, with guards.
+    """The default reward for speech: z-scores of quality (DNSMOS) and words (WER), less what acoustics finds, with
+    guards.
 
-    Several scorers, since a policy that learns from one alone finds what that one does not hear.
+    Several scorers, since a policy that learns from one alone finds what that one does not detect.
     """
 
     name: str = "speech"
     component: ClassVar[str] = "rlhf_plugin_tts.guards:build_speech"
     parts: dict[str, PartSettings] = Field(default_factory=speech_parts, validate_default=True, min_length=1)
-    """Name -> part, as in ``composite``. Default: quality 0.5, words 0.4, acoustics 0.1."""
+    """Name -> part, as in ``composite``. Default: quality and words 0.5 each, less acoustics."""
     guards: GuardSettings = GuardSettings()
     """Penalties are in standard deviations."""
 

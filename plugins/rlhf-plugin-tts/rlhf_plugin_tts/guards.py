@@ -10,7 +10,8 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus, score_samples
 from rlhf_plugin_composite.reward import CompositeReward, build_composite, keeps_state
 from rlhf_plugin_tts.audio import MOST_SECONDS, ClipError, read_clip
 from rlhf_plugin_tts.duration import Duration
-from rlhf_plugin_tts.features import silence_fraction
+from rlhf_plugin_tts.faults import is_speech
+from rlhf_plugin_tts.features import Analysis, silence_fraction
 from rlhf_plugin_tts.guard_config import GuardedConfig, GuardSettings, SpeechConfig
 from rlhf_plugin_tts.wer import Wer
 
@@ -58,12 +59,15 @@ class Guarded:
         guards, measured = self.guards, {}
         try:
             clip = read_clip(sample)
+            analysis = Analysis(clip)
         except ClipError as error:
             raise Unmeasured(str(error), ScoreStatus.MISSING) from error
         if guards.most_clipping is not None:
             measured["clipping"] = (clip.clipped, guards.most_clipping)
         if guards.most_silence is not None:
-            measured["silence"] = (silence_fraction(clip), guards.most_silence)
+            measured["silence"] = (silence_fraction(analysis), guards.most_silence)
+        if guards.speech_only:
+            measured["not_speech"] = (float(not is_speech(analysis)), 0.0)
         for name, reward, most in (
             ("duration", self._duration, guards.most_duration_error),
             ("wer", self._wer, guards.most_wer),

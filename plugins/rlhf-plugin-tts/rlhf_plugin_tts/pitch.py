@@ -91,7 +91,8 @@ def _candidates(lags_TL: Floats, first: int, rate: int) -> tuple[Floats, Floats]
     bend = np.minimum(a - 2 * b + c, -1e-9)
     shift = 0.5 * (a - c) / bend
     height = np.minimum(b - 0.25 * (a - c) * shift, 1 - 1e-6)
-    hz = rate / (best_TK + first + 1 + shift)
+    with np.errstate(divide="ignore"):
+        hz = rate / (best_TK + first + 1 + shift)
     usable = (ranked_TL[rows, best_TK] > -np.inf) & (hz <= CEILING_HZ) & (hz >= FLOOR_HZ)
     zeros = np.zeros((len(lags_TL), 1), np.float32)
     hz_TK = np.concatenate([zeros, np.where(usable, hz, -1)], axis=1).astype(np.float32)

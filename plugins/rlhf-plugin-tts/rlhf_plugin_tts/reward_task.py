@@ -17,15 +17,15 @@ from rlhf_core.models import check_finite
 from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
-from rlhf_plugin_tts.trained import EncoderEar, FeatureEar, Head
-from rlhf_plugin_tts.training import HeadSettings, Heard, save, standardised
+from rlhf_plugin_tts.trained import FeatureEncoder, Head, PretrainedEncoder
+from rlhf_plugin_tts.training import EncodedClips, HeadSettings, save, standardised
 
 TRAINED = "trained.safetensors"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeardPair:
-    """What an ear heard of both clips."""
+class EncodedPair:
+    """The vectors of both clips."""
 
     name: str
     vectors_2F: torch.Tensor
@@ -40,20 +40,20 @@ class PairOfClips(torch.nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, items: Sequence[HeardPair]) -> PairBatch:
+    def forward(self, items: Sequence[EncodedPair]) -> PairBatch:
         vectors_B2F = torch.stack([item.vectors_2F for item in items]).to(next(self.parameters()).device)
         return PairBatch(self.head(vectors_B2F[:, 0]), self.head(vectors_B2F[:, 1]))
 
 
 class AudioRewardTask:
-    """A head and the pairs that it learns from; every clip is heard once, before training."""
+    """A head and the pairs that it learns from; every clip is encoded once, before training."""
 
     def __init__(self, config: AudioRewardModelConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config, ctx
-        self.heard = Heard(FeatureEar() if config.encoder is None else EncoderEar(config.encoder))
+        self.clips = EncodedClips(FeatureEncoder() if config.encoder is None else PretrainedEncoder(config.encoder))
         train, heldout = config.splits(ctx)
-        self.pairs = {"train": self._hear(train), "heldout": self._hear(heldout)}
-        ctx.session.counts["clips_unusable"] += len(self.heard.unusable)
+        self.pairs = {"train": self._encode(train), "heldout": self._encode(heldout)}
+        ctx.session.counts["clips_unusable"] += len(self.clips.unusable)
         flat = torch.stack([pair.vectors_2F for pair in self.pairs["train"]]).flatten(0, 1)
         self.head = standardised(flat, config.hidden)
         self.model = self.head.to(ctx.strategy.device)
@@ -61,17 +61,17 @@ class AudioRewardTask:
         if config.random_labels:
             turned = np.random.default_rng(ctx.seed).random(len(self.pairs["train"])) < 0.5
             self.pairs["train"] = [
-                HeardPair(p.name, p.vectors_2F.flip(0)) if turn else p
+                EncodedPair(p.name, p.vectors_2F.flip(0)) if turn else p
                 for p, turn in zip(self.pairs["train"], turned, strict=True)
             ]
 
-    def _hear(self, pairs: Sequence[AudioPair]) -> list[HeardPair]:
-        vectors, good = self.heard.pairs(pairs)
+    def _encode(self, pairs: Sequence[AudioPair]) -> list[EncodedPair]:
+        vectors, good = self.clips.pairs(pairs)
         names = [f"{digest(p.chosen)[:12]}-{digest(p.rejected)[:12]}" for p in good]
-        return [HeardPair(name, row) for name, row in zip(names, vectors, strict=True)]
+        return [EncodedPair(name, row) for name, row in zip(names, vectors, strict=True)]
 
-    def items(self, split: str) -> Sequence[HeardPair]:
-        """Pairs of which both clips could be heard."""
+    def items(self, split: str) -> Sequence[EncodedPair]:
+        """Pairs of which both clips could be read."""
         return self.pairs[split]
 
     def _state(self, weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -89,12 +89,12 @@ class AudioRewardTask:
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         config, head = self.config, Head(len(self.head.get_buffer("mean")), self.config.hidden)
         head.load_state_dict(self._state(weights))
-        hears = "features" if config.encoder is None else "encoder"
+        source = "features" if config.encoder is None else "encoder"
         settings = HeadSettings(
             config.hidden, 0.0, round(config.epochs), config.batch_size, config.optimizer.learning_rate,
             config.optimizer.weight_decay, self.ctx.seed, config.random_labels,
         )  # fmt: skip
-        save(head, folder, hears, config.encoder or "", settings, {})
+        save(head, folder, source, config.encoder or "", settings, {})
 
 
 def build_trainer(config: AudioRewardModelConfig, ctx: BuildContext) -> OfflineTrainer:

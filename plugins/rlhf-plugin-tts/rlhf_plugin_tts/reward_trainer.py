@@ -27,7 +27,7 @@ class AudioRewardModelConfig(OfflineTrainerConfig):
     batch_size: int = Field(default=16, ge=1)
     micro_batch_size: int = Field(default=16, ge=1)
     encoder: str | None = None
-    """Hear with this frozen wav2vec 2.0, HuBERT or WavLM (folder or hub id); None hears acoustic features."""
+    """Encode clips with this frozen wav2vec 2.0, HuBERT or WavLM (folder or hub id); None takes acoustic features."""
     hidden: int = Field(default=32, ge=0)
     """Units of the head's hidden layer; 0 is a linear head."""
     heldout_share: float = Field(default=0.2, gt=0, lt=1)

@@ -1,4 +1,4 @@
-"""Rows that name audio files: rated clips and pairs. Every file is looked for before anything is computed."""
+"""Rows that name audio files: rated clips, and pairs, whose files are looked for before anything is computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RatedClip:
     """A clip and what listeners, or an automatic MOS, gave it."""
 
     path: Path | None
-    """None where the row names no sound: rewards of text alone can be validated too."""
+    """None where the row names no sound: rewards of text alone can be validated too. Of a file that cannot be read
+    every value is missing."""
     reference: float
     group: str
     row: Mapping[str, Any]
@@ -49,10 +50,7 @@ def audio_file(row: Mapping[str, Any], column: str, file: str, where: str) -> Pa
             why=f"its columns: {', '.join(map(str, row))}",
             fix=f'{{"{column}": "clips/a.flac"}}, relative to the file of rows',
         )
-    path = Path(file).parent / Path(value).expanduser()
-    if not path.is_file():
-        raise DatasetError(f"there is no file '{path}'", where=where, fix=f"correct '{column}'")
-    return path
+    return Path(file).parent / Path(value).expanduser()
 
 
 def read_rated(file: str, reference: str | None, group: str | None) -> list[RatedClip]:
@@ -84,6 +82,8 @@ def read_audio_pairs(file: str) -> list[AudioPair]:
     for row, source in zip(rows, sources):
         where = f"{file}, {source}"
         chosen, rejected = (audio_file(row, c, file, where) for c in ("chosen_audio", "rejected_audio"))
+        if gone := next((path for path in (chosen, rejected) if not path.is_file()), None):
+            raise DatasetError(f"there is no file '{gone}'", where=where, fix="correct the row")
         if digest(chosen) == digest(rejected):
             raise DatasetError("chosen and rejected are the same sound", where=where, fix="remove that row")
         pairs.append(AudioPair(chosen, rejected, where))

@@ -12,7 +12,7 @@ from rlhf_core.models import ModelError
 
 META, WEIGHTS = "audio_reward.json", "model.safetensors"
 REWARD_OF = {"features": "audio_feature_model", "encoder": "audio_encoder_model"}
-"""What a model hears -> the reward that loads it."""
+"""What a model's vectors come from -> the reward that loads it."""
 
 
 def check_folder(path: str, reward: str) -> Mapping[str, Any]:
@@ -22,7 +22,7 @@ def check_folder(path: str, reward: str) -> Mapping[str, Any]:
         raise ModelError(f"'{path}' holds no audio reward model", why=f"{META} is not there", fix=fix)
     try:
         meta = json.loads((folder / META).read_text())
-        belongs = REWARD_OF[meta["hears"]]
+        belongs = REWARD_OF[meta["input"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"'{folder / META}' is damaged", why=str(error), fix=fix) from error
     if belongs != reward:

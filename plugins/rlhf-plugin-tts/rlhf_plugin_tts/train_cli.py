@@ -21,7 +21,7 @@ from rlhf_plugin_tts.store import REWARD_OF
     show_default=True,
     help="Of the pairs, set aside so that no clip is on both sides.",
 )
-@click.option("--encoder", metavar="MODEL", help="Hear with this frozen wav2vec 2.0 instead of acoustic features.")
+@click.option("--encoder", metavar="MODEL", help="A frozen wav2vec 2.0 in place of acoustic features.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="Where it goes.")
 @click.option("--hidden", type=click.IntRange(0), default=32, show_default=True, help="Hidden units; 0 is linear.")
 @click.option("--epochs", type=click.IntRange(1), default=20, show_default=True)
@@ -39,7 +39,7 @@ def train_reward(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Train a reward model on pairs of clips; print its accuracy on pairs whose clips it has not heard.
+    """Train a reward model on pairs of clips; print its accuracy on pairs whose clips are not in its training data.
 
     \b
     rlhf tts train-reward --pairs pairs.jsonl --output taste
@@ -59,26 +59,26 @@ def train_reward(
         train, heldout = pairs, read_audio_pairs(heldout_pairs)
         refuse_shared(train, heldout)
 
-    from rlhf_plugin_tts.trained import EncoderEar, FeatureEar
-    from rlhf_plugin_tts.training import HeadSettings, Heard, accuracy, save, train_head
+    from rlhf_plugin_tts.trained import FeatureEncoder, PretrainedEncoder
+    from rlhf_plugin_tts.training import EncodedClips, HeadSettings, accuracy, save, train_head
 
-    hears = "features" if encoder is None else "encoder"
+    source = "features" if encoder is None else "encoder"
     head_settings = HeadSettings(**settings)
     with click.progressbar(length=2 * (len(train) + len(heldout)), label="clips", file=sys.stderr) as bar:
-        heard = Heard(FeatureEar() if encoder is None else EncoderEar(encoder), bar.update)
-        train_vectors, trained_on = heard.pairs(train)
-        heldout_vectors, tested_on = heard.pairs(heldout)
+        clips = EncodedClips(FeatureEncoder() if encoder is None else PretrainedEncoder(encoder), bar.update)
+        train_vectors, trained_on = clips.pairs(train)
+        heldout_vectors, tested_on = clips.pairs(heldout)
     head = train_head(train_vectors, head_settings)
     result: dict[str, Any] = {
-        "reward": REWARD_OF[hears],
+        "reward": REWARD_OF[source],
         "train_pairs": len(trained_on),
         "train_accuracy": accuracy(head, train_vectors, groups_of(trained_on))["accuracy"],
         "heldout": accuracy(head, heldout_vectors, groups_of(tested_on), head_settings.seed),
-        "unusable_clips": len(heard.unusable),
+        "unusable_clips": len(clips.unusable),
         "random_labels": head_settings.random_labels,
         "folder": str(output),
     }
-    save(head, output, hears, encoder or "", head_settings, result)
+    save(head, output, source, encoder or "", head_settings, result)
     if as_json:
         emit_json(result)
         return
@@ -89,6 +89,6 @@ def train_reward(
         f"(95% {low:.3f} to {high:.3f}, {test['groups']} groups without a common clip)"
     )
     click.echo(f"trained on {len(trained_on)} pairs, {result['train_accuracy']:.3f} of them ordered as labelled")
-    if heard.unusable:
-        click.echo(f"{len(heard.unusable)} clips could not be used: {next(iter(heard.unusable.values()))}")
+    if clips.unusable:
+        click.echo(f"{len(clips.unusable)} clips could not be used: {next(iter(clips.unusable.values()))}")
     click.echo(f"written to {output}: --reward {result['reward']} --set reward.path={output}")

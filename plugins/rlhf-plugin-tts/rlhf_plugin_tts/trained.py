@@ -25,13 +25,13 @@ BLOCK = 20 * RATE
 """Longer clips go through the encoder in blocks of 20 s."""
 
 
-class Ear(Protocol):
-    """Turns a clip into what the head sees."""
+class ClipEncoder(Protocol):
+    """Turns a clip into the vector that the head scores."""
 
-    def hear(self, clip: Clip) -> Tensor: ...
+    def encode(self, clip: Clip) -> Tensor: ...
 
 
-class FeatureEar:
+class FeatureEncoder:
     """The vector of acoustic features."""
 
     def __init__(self, names: tuple[str, ...] = tuple(FEATURES)) -> None:
@@ -39,21 +39,21 @@ class FeatureEar:
             raise ModelError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(FEATURES))
         self.names = names
 
-    def hear(self, clip: Clip) -> Tensor:
+    def encode(self, clip: Clip) -> Tensor:
         features = measure(clip)
         if bad := next((name for name in self.names if not np.isfinite(features[name])), None):
             raise ClipError(f"'{bad}' of the clip is not defined: it has no voice")
         return torch.tensor([features[name] for name in self.names])
 
 
-class EncoderEar:
+class PretrainedEncoder:
     """The mean over frames of a frozen self-supervised encoder's last layer."""
 
     def __init__(self, path: str) -> None:
         self.encoder = load_encoder(path)
 
     @torch.inference_mode()
-    def hear(self, clip: Clip) -> Tensor:
+    def encode(self, clip: Clip) -> Tensor:
         samples = clip.at(RATE).samples
         scaled = torch.from_numpy((samples - samples.mean()) / (samples.std() + 1e-7))
         blocks = [b for b in scaled.split(BLOCK) if len(b) >= RATE // 10] or [scaled]
@@ -83,16 +83,16 @@ class Head(nn.Module):
 class TrainedReward(ClipReward):
     """A clip's score by one trained head, or by several that disagree."""
 
-    def __init__(self, members: Sequence[tuple[Ear, Head]], max_seconds: float, penalty: float = 0.0) -> None:
+    def __init__(self, members: Sequence[tuple[ClipEncoder, Head]], max_seconds: float, penalty: float = 0.0) -> None:
         super().__init__(max_seconds)
-        self.members = [(ear, head.eval().requires_grad_(False)) for ear, head in members]
+        self.members = [(encoder, head.eval().requires_grad_(False)) for encoder, head in members]
         self.penalty = penalty
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
         """The score: differences are log odds of preference; parts are each member's score and their deviation."""
-        heard = {id(ear): ear.hear(clip)[None] for ear, _ in self.members}
-        scores = [float(head(heard[id(ear)])) for ear, head in self.members]
+        vectors = {id(encoder): encoder.encode(clip)[None] for encoder, _ in self.members}
+        scores = [float(head(vectors[id(encoder)])) for encoder, head in self.members]
         if len(scores) == 1:
             return scores[0], {}
         mean, std = float(np.mean(scores)), float(np.std(scores))
@@ -100,22 +100,24 @@ class TrainedReward(ClipReward):
 
 
 def load_feature_model(config: AudioModelConfig) -> TrainedReward:
-    return _loaded(config, lambda meta: tuple(meta["features"]), FeatureEar)
+    return _loaded(config, lambda meta: tuple(meta["features"]), FeatureEncoder)
 
 
 def load_encoder_model(config: AudioEncoderConfig) -> TrainedReward:
-    return _loaded(config, lambda meta: str(meta["encoder"]), EncoderEar)
+    return _loaded(config, lambda meta: str(meta["encoder"]), PretrainedEncoder)
 
 
-def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable[[Any], Ear]) -> TrainedReward:
-    """Members that hear with the same have one ear."""
-    ears: dict[Any, Ear] = {}
-    members: list[tuple[Ear, Head]] = []
+def _loaded(
+    config: AudioModelConfig, source_of: Callable[[Any], Any], encoder: Callable[[Any], ClipEncoder]
+) -> TrainedReward:
+    """Members with the same features, or the same pretrained model, share an encoder."""
+    encoders: dict[Any, ClipEncoder] = {}
+    members: list[tuple[ClipEncoder, Head]] = []
     for path in (config.path, *config.also):
         meta = check_folder(path, config.name)
-        what = heard(meta)
-        ears[what] = ears.get(what) or ear(what)
-        members.append((ears[what], load_head(path, meta)))
+        source = source_of(meta)
+        encoders[source] = encoders.get(source) or encoder(source)
+        members.append((encoders[source], load_head(path, meta)))
     return TrainedReward(members, config.max_seconds, config.uncertainty_penalty)
 
 

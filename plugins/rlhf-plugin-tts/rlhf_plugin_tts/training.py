@@ -20,7 +20,7 @@ from rlhf_plugin_tts.clip_reward import check_clip
 from rlhf_plugin_tts.features import FEATURES
 from rlhf_plugin_tts.rows import AudioPair, digest
 from rlhf_plugin_tts.store import META, WEIGHTS
-from rlhf_plugin_tts.trained import Ear, Head
+from rlhf_plugin_tts.trained import ClipEncoder, Head
 
 CENTRING = 0.01
 """Weight of ``(chosen + rejected)^2``, which keeps scores near zero (Eisenstein et al. 2023)."""
@@ -42,19 +42,19 @@ class HeadSettings:
     """A control: which clip of a pair is called chosen is drawn by chance, in training only."""
 
 
-class Heard:
-    """What an ear heard of each clip, each once; clips that cannot be heard are kept with the reason."""
+class EncodedClips:
+    """The vector of each clip, computed once; clips that cannot be read are kept with the reason."""
 
-    def __init__(self, ear: Ear, progress: Callable[[int], None] = lambda n: None) -> None:
-        self.ear, self.progress = ear, progress
+    def __init__(self, encoder: ClipEncoder, progress: Callable[[int], None] = lambda n: None) -> None:
+        self.encoder, self.progress = encoder, progress
         self.vectors: dict[str, Tensor] = {}
         self.unusable: dict[str, str] = {}
 
     def pairs(self, pairs: Sequence[AudioPair]) -> tuple[Tensor, list[AudioPair]]:
-        """Vectors ``[P, 2, F]`` of the pairs that can be heard on both sides, and those pairs."""
+        """Vectors ``[P, 2, F]`` of the pairs of which both clips can be read, and those pairs."""
         for pair in pairs:
-            self._hear(pair.chosen)
-            self._hear(pair.rejected)
+            self._encode(pair.chosen)
+            self._encode(pair.rejected)
         good = [p for p in pairs if digest(p.chosen) in self.vectors and digest(p.rejected) in self.vectors]
         if len(good) < 2:
             reason = next(iter(self.unusable.values()), "there are too few rows")
@@ -62,14 +62,14 @@ class Heard:
         rows = [torch.stack([self.vectors[digest(p.chosen)], self.vectors[digest(p.rejected)]]) for p in good]
         return torch.stack(rows), good
 
-    def _hear(self, path: Path) -> None:
+    def _encode(self, path: Path) -> None:
         name = digest(path)
         if name in self.vectors or name in self.unusable:
             return
         try:
             clip = read_clip(path)
             check_clip(clip)
-            self.vectors[name] = self.ear.hear(clip).clone()
+            self.vectors[name] = self.encoder.encode(clip).clone()
         except ClipError as error:
             self.unusable[name] = str(error)
         self.progress(1)
@@ -131,12 +131,12 @@ def accuracy(head: Head, pairs_P2F: Tensor, groups: Sequence[str], seed: int = 0
     }
 
 
-def save(head: Head, folder: Path, hears: str, encoder: str, settings: HeadSettings, quality: dict[str, Any]) -> None:
+def save(head: Head, folder: Path, source: str, encoder: str, settings: HeadSettings, quality: dict[str, Any]) -> None:
     """Write a folder that ``audio_feature_model`` or ``audio_encoder_model`` loads."""
     layers: Any = head.layers
     meta = {
-        "hears": hears,
-        "features": list(FEATURES) if hears == "features" else [],
+        "input": source,
+        "features": list(FEATURES) if source == "features" else [],
         "encoder": encoder,
         "width": int(head.get_buffer("mean").shape[0]),
         "hidden": settings.hidden if isinstance(layers, torch.nn.Sequential) else 0,

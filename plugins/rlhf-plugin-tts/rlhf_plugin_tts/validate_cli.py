@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="NAME:a.b=c", help="One setting of a reward. Repeatable.")
 @click.option("--features/--no-features", default=True, help="Validate the acoustic features.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.10, show_default=True, help="Keep |rho| above it.")
-@click.option("--weight", "weights", multiple=True, metavar="NAME=W", help="Weight to begin with. Repeatable.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it as PNG or SVG (matplotlib).")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def validate(
@@ -40,9 +38,7 @@ def validate(
     settings: tuple[str, ...],
     features: bool,
     keep: float,
-    weights: tuple[str, ...],
     output: Path | None,
-    plot: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -50,54 +46,34 @@ def validate(
 
     \b
     rlhf tts validate --clips rated.jsonl
-    rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos --plot validation.png
+    rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
     from rlhf_core.cli import check_output, emit_json
     from rlhf_core.config import ConfigError
-    from rlhf_core.data import write_json
+    from rlhf_core.data import DatasetError, write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
-    from rlhf_plugin_tts.validation_plot import check_plot, draw
 
     if not features and not names:
         raise ConfigError("there is nothing to validate", fix="--features, or --reward NAME")
     check_output(output, file)
-    check_output(plot, file, option="--plot")
-    if plot is not None:
-        check_plot(plot)
-    start = parse_weights(weights)
     clips = read_rated(file, reference, group)
     rewards = select(names, settings, file, seed)
     steps = len(clips) * (len(rewards) + features)
     with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
         columns = measure_columns(clips, rewards, features, bar.update)
-    report = validated(columns, clips, keep, start, seed)
+    if all(value != value for column in columns.values() for value in column):
+        raise DatasetError("nothing could be measured: no clip can be read", where=file, fix="correct 'audio'")
+    report = validated(columns, clips, keep, seed)
     if output is not None:
         write_json(output, report)
-    if plot is not None:
-        draw(report, plot)
     if as_json:
         emit_json(report)
     else:
         print_report(report)
-        for path in (output, plot):
-            if path is not None:
-                click.echo(f"written: {path}")
-
-
-def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
-    """``["hnr=0.5"]`` as a mapping."""
-    from rlhf_core.config import ConfigError
-
-    weights = {}
-    for text in pairs:
-        name, _, value = text.rpartition("=")
-        try:
-            weights[name] = float(value)
-        except ValueError as error:
-            raise ConfigError(f"--weight {text} is not NAME=NUMBER", fix="--weight hnr=0.25") from error
-    return weights
+        if output is not None:
+            click.echo(f"written: {output}")
 
 
 def select(
@@ -136,20 +112,23 @@ def measure_columns(
 
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_tts.audio import ClipError, read_clip
-    from rlhf_plugin_tts.features import FEATURES, measure
+    from rlhf_plugin_tts.faults import MEASURES
+    from rlhf_plugin_tts.features import Analysis
     from rlhf_plugin_tts.rows import sample_of
 
     columns: dict[str, np.ndarray] = {}
     if features and any(clip.path is not None for clip in clips):
-        columns = {name: np.full(len(clips), np.nan) for name in FEATURES}
+        columns = {name: np.full(len(clips), np.nan) for name in MEASURES}
         for i, clip in enumerate(clips):
             progress(1)
+            if clip.path is None:
+                continue
             try:
-                measured = measure(read_clip(clip.path)) if clip.path is not None else {}
+                analysis = Analysis(read_clip(clip.path))
             except ClipError:
                 continue
-            for name, value in measured.items():
-                columns[name][i] = value
+            for name, column in columns.items():
+                column[i] = MEASURES[name](analysis)
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():
         with ctx.open("reward", config) as reward:
@@ -164,38 +143,27 @@ def measure_columns(
     return columns
 
 
-def validated(
-    columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, start: Mapping[str, float], seed: int
-) -> dict[str, Any]:
+def validated(columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, seed: int) -> dict[str, Any]:
     import math
 
     import numpy as np
 
-    from rlhf_core.config import ConfigError
     from rlhf_core.data import json_values
-    from rlhf_plugin_tts.config import PROXY_WEIGHTS
     from rlhf_plugin_tts.validation import correlations
     from rlhf_plugin_tts.weighting import study
 
-    if unknown := sorted(set(start) - set(columns)):
-        raise ConfigError(f"--weight {unknown[0]} names nothing that is validated", fix="one of " + ", ".join(columns))
     reference = np.array([clip.reference for clip in clips])
     groups = [clip.group for clip in clips]
     table = correlations(columns, reference, groups, keep, seed)
     chosen = {name: columns[name] for name, row in table.items() if row["kept"]}
     decisive = "within" if len(set(groups)) > 1 else "pooled"
-
-    def first_weight(name: str) -> float:
-        if name in start:
-            return start[name]
-        return PROXY_WEIGHTS.get(name, math.copysign(1 / len(chosen), table[name][decisive]))
-
+    start = {name: math.copysign(1 / len(chosen), table[name][decisive]) for name in chosen}
     report = {
         "clips": len(clips),
         "groups": len(set(groups)),
         "keep": keep,
         "decided_by": decisive,
         "columns": table,
-        "weighting": study(chosen, {n: first_weight(n) for n in chosen}, reference, groups, seed) if chosen else None,
+        "weighting": study(chosen, start, reference, groups, seed) if chosen else None,
     }
     return json_values(report)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_eval.statistics import percentile_tails
 from rlhf_eval.statistics import spearman as rank_correlation
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +30,10 @@ def spearman(x: Floats, y: Floats) -> float:
 
 def within(x: Floats, y: Floats, by_group: Sequence[Rows]) -> float:
     """Mean of the groups' correlations, each weighted by its number of clips; NaN where no group has one."""
-    rhos = [(spearman(x[rows], y[rows]), len(rows)) for rows in by_group]
+    return _weighted([(spearman(x[rows], y[rows]), len(rows)) for rows in by_group])
+
+
+def _weighted(rhos: Sequence[tuple[float, int]]) -> float:
     finite = [(rho, n) for rho, n in rhos if np.isfinite(rho)]
     return sum(rho * n for rho, n in finite) / sum(n for _, n in finite) if finite else float("nan")
 
@@ -41,35 +45,32 @@ def rows_by_group(groups: Sequence[str]) -> list[Rows]:
 
 
 def bootstrap(statistic: Callable[[list[Rows]], float], by_group: Sequence[Rows], seed: int) -> tuple[float, float]:
-    """95% percentile interval of a statistic of groups of rows; draws groups, or clips within few groups."""
-    rng = np.random.default_rng(seed)
+    """95% bootstrap interval of a statistic of groups of rows; draws groups, or clips within few groups. Its tails are
+    those of :func:`rlhf_eval.statistics.percentile_tails`, so that few groups do not look like many."""
+    rng, few = np.random.default_rng(seed), len(by_group) < LEAST_CLUSTERS
     values = []
     for _ in range(DRAWS):
-        if len(by_group) >= LEAST_CLUSTERS:
-            drawn = [by_group[i] for i in rng.integers(0, len(by_group), len(by_group))]
-        else:
+        if few:
             drawn = [rows[rng.integers(0, len(rows), len(rows))] for rows in by_group]
+        else:
+            drawn = [by_group[i] for i in rng.integers(0, len(by_group), len(by_group))]
         values.append(statistic(drawn))
     finite = [v for v in values if np.isfinite(v)]
     if len(finite) < DRAWS // 2:
         return float("nan"), float("nan")
-    low, high = np.percentile(finite, [2.5, 97.5])
+    low, high = np.quantile(finite, percentile_tails(sum(map(len, by_group)) if few else len(by_group)))
     return float(low), float(high)
 
 
 def within_interval(x: Floats, y: Floats, by_group: Sequence[Rows], seed: int) -> tuple[float, float]:
-    """The interval of :func:`within`; where groups are drawn, each one's correlation is computed once."""
-    if len(by_group) < LEAST_CLUSTERS:
-        return bootstrap(lambda drawn: within(x, y, drawn), by_group, seed)
-    rhos = np.array([spearman(x[rows], y[rows]) for rows in by_group])
-    sizes = np.where(np.isfinite(rhos), [len(rows) for rows in by_group], 0)
-    drawn = np.random.default_rng(seed).integers(0, len(by_group), (DRAWS, len(by_group)))
-    totals = sizes[drawn].sum(axis=1)
-    means = (np.nan_to_num(rhos) * sizes)[drawn].sum(axis=1)[totals > 0] / totals[totals > 0]
-    if len(means) < DRAWS // 2:
-        return float("nan"), float("nan")
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+    """The interval of :func:`within`; a group that is drawn whole has its correlation computed once."""
+    known = {id(rows): spearman(x[rows], y[rows]) for rows in by_group}
+
+    def of(drawn: list[Rows]) -> float:
+        rhos = [(known[id(rows)] if id(rows) in known else spearman(x[rows], y[rows]), len(rows)) for rows in drawn]
+        return _weighted(rhos)
+
+    return bootstrap(of, by_group, seed)
 
 
 def correlations(

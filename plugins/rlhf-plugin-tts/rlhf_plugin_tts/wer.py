@@ -35,7 +35,7 @@ class Wer(ClipReward):
     """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``."""
 
     def __init__(self, config: WerConfig) -> None:
-        super().__init__(config.max_seconds, hears_silence=True)
+        super().__init__(config.max_seconds, scores_silence=True)
         self.cap = config.cap
         self.recogniser: Recogniser = (
             PocketSphinx() if config.recogniser == "pocketsphinx" else Whisper(str(config.whisper))
@@ -51,10 +51,11 @@ class Wer(ClipReward):
         return -min(self.cap, wer), {"wer": wer, "cer": cer, "words": len(reference.split())}
 
 
-def error_rates(reference: str, heard: str) -> tuple[float, float]:
-    """(word, character) error rate; 1.0 where nothing was heard. Blanks beside Chinese and Japanese do not count."""
+def error_rates(reference: str, hypothesis: str) -> tuple[float, float]:
+    """(word, character) error rate; 1.0 of an empty hypothesis. Blanks beside Chinese and Japanese do not count."""
     jiwer: Any = importlib.import_module("jiwer")
-    return float(jiwer.wer(reference, heard)), float(jiwer.cer(*(PUT.sub("", text) for text in (reference, heard))))
+    texts = (reference, hypothesis)
+    return float(jiwer.wer(*texts)), float(jiwer.cer(*(PUT.sub("", text) for text in texts)))
 
 
 def normalised(text: str) -> str:

@@ -129,13 +129,13 @@ def test_whisper_transcribes_through_transformers(voice: Voice, spoken: Any, tmp
         model.proj_out.weight.zero_()
         model.model.decoder.layer_norm.weight.zero_()
         model.model.decoder.layer_norm.bias.fill_(1.0)
-        model.proj_out.weight[4].fill_(1.0)  # whatever it hears, it says "nice"
+        model.proj_out.weight[4].fill_(1.0)  # whatever the sound, it transcribes "nice"
     model.generation_config.max_new_tokens = 3
     model.save_pretrained(folder)
     reward = Wer(WerConfig(recogniser="whisper", whisper=str(folder)))
     (score,) = reward.score([spoken(voice("a.wav"), "nice day")])
-    heard = reward.recogniser.transcribe
-    assert set(heard(read_clip(voice("a.wav"))).split()) == {"nice"}
+    transcribe = reward.recogniser.transcribe
+    assert set(transcribe(read_clip(voice("a.wav"))).split()) == {"nice"}
     assert score.value == -1.0
     assert score.parts["wer"] > 1
     with pytest.raises(ModelError, match="not a Whisper checkpoint"):

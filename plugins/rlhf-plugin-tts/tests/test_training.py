@@ -197,9 +197,12 @@ def test_rewards_are_evaluated_on_pairs_of_clips(rlhf: Any, pairs_file: Path) ->
     assert report["rewards"]["acoustic_proxy"]["accuracy"] == 1.0
     assert set(report["rewards"]["acoustic_proxy"]["probes"]) == {"batch"}
     pairs_file.write_text(pairs_file.read_text().replace("clips/3", "gone/3", 1))
+    report = json.loads(rlhf("reward", "evaluate", *options).out)["rewards"]["acoustic_proxy"]
+    assert (report["accuracy"], report["missing"]["missing"]) == (1.0, 1)
+    pairs_file.write_text(pairs_file.read_text().replace("clips/", "gone/"))
     refused = rlhf("reward", "evaluate", *options)
-    assert refused.code == 2
-    assert "there is no file" in refused.err
+    assert refused.code == 1
+    assert "no such file" in refused.err
 
 
 def test_the_ordinary_command_trains_what_rewards_load(

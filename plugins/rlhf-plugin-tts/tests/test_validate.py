@@ -82,8 +82,7 @@ def test_the_command_validates_features_and_parts_of_rewards(rlhf: Any, tmp_path
         rows.append({"audio": f"clips/{i}.wav", "text": "x" * (i + 1), "mos": 5 - noise, "speaker": f"s{i % 2}"})
     file = tmp_path / "rated.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    picture = tmp_path / "v.png"
-    done = rlhf("tts", "validate", "--clips", file, "--reward", "duration", "--plot", picture, "--json")
+    done = rlhf("tts", "validate", "--clips", file, "--reward", "duration", "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report["columns"]["hnr"]["within"] == pytest.approx(1.0)
@@ -91,8 +90,16 @@ def test_the_command_validates_features_and_parts_of_rewards(rlhf: Any, tmp_path
     assert "duration" in report["columns"]
     assert report["columns"]["duration/expected_seconds"]["pooled"] == pytest.approx(-1.0)
     assert report["columns"]["duration/seconds"]["pooled"] is None
+    (tmp_path / "clips" / "3.wav").unlink()
+    done = rlhf("tts", "validate", "--clips", file, "--reward", "duration", "--json")
+    assert done.code == 0, done.err
+    without = json.loads(done.out)["columns"]
+    assert [without[n]["missing"] - report["columns"][n]["missing"] for n in ("hnr", "duration")] == [1, 1]
+    file.write_text(file.read_text().replace("clips/", "gone/"))
+    refused = rlhf("tts", "validate", "--clips", file)
+    assert refused.code == 2
+    assert "nothing could be measured" in refused.err
     assert report["weighting"]["ablation"].keys() == {n for n, c in report["columns"].items() if c["kept"]}
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_reward_of_text_is_validated_without_sound(rlhf: Any, tmp_path: Path) -> None:
@@ -109,7 +116,6 @@ def test_a_reward_of_text_is_validated_without_sound(rlhf: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"audio": "gone.wav", "mos": 3}, "gone.wav"),
         ({"mos": 3}, "has no 'audio' that names a file"),
         ({"audio": "a.wav", "mos": "good"}, "is not a rating"),
     ],

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.plugins.protocols import ReportsProgress
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams, VersionSpan
 from rlhf_core.types.messages import fault_in_versions
 from rlhf_testing.report import require
@@ -234,7 +233,7 @@ def check_follows(config: ComponentConfig, engine: Any, model: torch.nn.Module, 
 
 
 def check_reports(config: ComponentConfig, engine: Any, first: SampledRequests) -> None:
-    if not isinstance(engine, ReportsProgress):
+    if not hasattr(engine, "on_ended"):
         return
     ended: list[int] = []
     engine.on_ended = ended.append

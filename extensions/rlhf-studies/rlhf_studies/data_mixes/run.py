@@ -10,10 +10,10 @@ import numpy as np
 
 from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.config import RlhfError
-from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.data import Prompt
 from rlhf_core.models import Formatter, ModelConfig
 from rlhf_core.rewards import Sample
-from rlhf_core.rollouts import SamplingParams, request_seed
+from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_episodes.lookup.config import LookupConfig
 from rlhf_plugin_pocket import load_pairs
 from rlhf_plugin_reward.config import BradleyTerryConfig
@@ -130,17 +130,15 @@ def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, float]:
 def accuracy(model: str, tasks: int) -> float:
     """Share of right answers to held-out questions of `lookup`, as many of each number of calls, played greedily."""
     registry, config = open_registry(), ModelConfig(path=model)
-    policy, engine = load_sampler(registry, config)
+    sampler = load_sampler(registry, config)
     environment = registry.config("environment", "lookup")
     settings, data = LookupConfig.companions, {"name": "lookup", "prompts": 5 * tasks}  # a fifth is held out
-    ctx = context_of(registry, dataset=data, model=config, policy=policy, environment=environment)
-    formatter = Formatter(policy.tokenizer, config.prompt_format, config.tool_format)
-    groups = [PromptGroup(p, formatter.encode_prompt(p), 1) for p in ctx.datasets.prompts("heldout")]
-    seeds = [[request_seed(0, "generate", at, 0)] for at in range(len(groups))]
+    ctx = context_of(registry, dataset=data, model=config, policy=sampler.policy, environment=environment)
+    formatter = Formatter(sampler.policy.tokenizer, config.prompt_format, config.tool_format)
     sampling = SamplingParams(**settings["trainer"]["sampling"], temperature=0.0)
     with ctx.open("agent", registry.config("agent", "multi_turn", settings["agent"])) as agent:
-        scores = [rollout.score for rollout in agent.play(groups, seeds, engine, sampling, 0)]
-    judged = [score.value for score in scores if score is not None and score.ok]
+        rollouts = sampler.sample(ctx.datasets.prompts("heldout"), sampling, 1, 0, formatter, agent)
+    judged = [rollout.score.value for rollout in rollouts if rollout.score is not None and rollout.score.ok]
     if not judged:
         raise RlhfError("no play has a verdict")
     return mean(float(value == 1.0) for value in judged)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.cli import context_of, load_sampler, open_registry
-from rlhf_core.models import ModelConfig
+from rlhf_core.models import Formatter, ModelConfig
 from rlhf_core.runs import wilson
 from rlhf_core.training import SamplingSettings
 from rlhf_plugin_verifiers.numeric import final_number
@@ -69,11 +69,12 @@ def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list
     ctx = context_of(open_registry(), seed=settings["seed"], dataset=settings["dataset"])
     prompts = ctx.datasets.prompts("heldout")[:count]
     sampler = load_sampler(ctx.registry, ModelConfig.model_validate({**settings["model"], "path": model}))
+    formatter = Formatter(sampler.policy.tokenizer, "raw")
     sampling = SamplingSettings.model_validate(settings["trainer"]["sampling"])
     right: dict[str, list[bool]] = {}
     for how, temperature in TEMPERATURES.items():
         params = sampling.params(temperature=temperature)
-        rollouts = sampler.sample(prompts, params, 1, settings["seed"], "raw")
+        rollouts = sampler.sample(prompts, params, 1, settings["seed"], formatter)
         numbers = [final_number(rollout.text) for rollout in rollouts]
         right[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
     return right

@@ -26,7 +26,7 @@ class SpeechHackingConfig(StudyConfig):
     sentences: int = Field(default=20, ge=2)
     """Of the validation, at the end."""
     second: str = "distillmos"
-    """What the monitor listens with."""
+    """The second reward of the monitor."""
     workers: int = Field(default=1, ge=1)
     """Processes that score."""
     train: Mapping[str, Any] = {}

@@ -14,17 +14,17 @@ from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_plugin_tts.speech_training.recipe import composite, sampling
 from rlhf_studies.common.plots import panels
 from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.speech import cell
+from rlhf_studies.common.speech import AS_PROPOSED, PROPOSED, cell
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_hacking.config import SpeechHackingConfig
 
 ARMS = ("single", "composite")
 PROXY = {
-    "reward": {"name": "acoustic_proxy"},
+    "reward": {"name": "acoustic_proxy", **PROPOSED},
     "normalise": "zscore",
     "statistics": "calibrated",
-    "mean": 0.6,
+    "mean": -2.4,
     "std": 0.35,
     "clip": 10.0,
 }
@@ -45,8 +45,9 @@ class SpeechHacking(Study[SpeechHackingConfig]):
 
     def measured(self, arm: str, seed: int, folder: Path) -> dict[str, Any]:
         run = train(folder / arm, self.training(arm, seed), self.config.train)
-        base = {"texts": VALIDATION[: self.config.sentences], "names": (*scorers(), "acoustic_proxy"), "settings": ()}
-        how = {"description": "", "max_tokens": 480, "temperature": 1.0, "n": 2, "jobs": self.config.workers}
+        base = {"texts": VALIDATION[: self.config.sentences], "names": (*scorers(), "acoustic_proxy")}
+        how = {"settings": AS_PROPOSED, "description": "", "max_tokens": 480, "temperature": 1.0, "n": 2}
+        how |= {"jobs": self.config.workers}
         scores = measure(str(run.folder), {**base, **how, "seed": 0, "before": "pocket-voice", "count": 0})["table"]
         return {"curves": curves(run), "scores": {name: row for name, row in scores.items() if name in SHOWN}}
 
@@ -54,7 +55,11 @@ class SpeechHacking(Study[SpeechHackingConfig]):
         reward, single = composite(), arm == "single"
         parts = {name: {**part, "weight": 0.0} if single else part for name, part in reward["parts"].items()}
         parts["proxy"] = {**PROXY, "weight": 1.0 if single else 0.2}
-        guards = {"most_duration_error": None, "most_clipping": None, "most_silence": None} if single else {}
+        guards = (
+            {"most_duration_error": None, "most_clipping": None, "most_silence": None, "speech_only": False}
+            if single
+            else {}
+        )
         sizes = {"steps": self.config.steps, "rollout_batch_size": self.config.clips, "group_size": 8}
         work = {"micro_batch_size": 32, "checkpoint_every": 4, "reward_workers": self.config.workers}
         optimizer = {"learning_rate": 5e-4, "warmup_steps": 2}

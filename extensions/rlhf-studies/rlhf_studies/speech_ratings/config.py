@@ -11,9 +11,9 @@ from rlhf_study.config import StudyConfig
 
 class SpeechRatingsConfig(StudyConfig):
     """Which local speech reward agrees with listeners? Rank correlation with MUSHRA scores, per stimulus and pooled,
-    with and without the hidden reference: 8 sentences, as recorded and through 7 codecs, by 10 or 11 listeners. Only
-    ``weighting`` is fitted, and tested on other stimuli. ``wer`` compares with what the recogniser hears in the
-    recording. DistillMOS is left out where it is not installed."""
+    with and without the hidden reference: 8 sentences, as recorded and through 7 codecs, by 10 or 11 listeners.
+    Nothing is fitted. ``wer`` compares with the recogniser's transcript of the recording. DistillMOS is left out where
+    it is not installed."""
 
     name: str = "speech_ratings"
     component: ClassVar[str] = "rlhf_studies.speech_ratings.run:SpeechRatings"
@@ -22,5 +22,6 @@ class SpeechRatingsConfig(StudyConfig):
     seeds: tuple[int, ...] = (0,)
     data: Path | None = None
     """Folder of the ratings; None takes ``speech_mushra`` of $RLHF_TEST_DATA."""
-    rewards: tuple[str, ...] = ("acoustic_proxy", "duration", "dnsmos", "distillmos", "wer", "speech")
+    rewards: tuple[str, ...] = ("acoustic_proxy", "duration", "distillmos", "speech")
+    """``speech`` has DNSMOS and the word errors among its parts."""
     stimuli: int = Field(default=8, ge=2)

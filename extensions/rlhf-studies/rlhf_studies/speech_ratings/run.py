@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.data import json_values
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.rows import RatedClip, read_rated
-from rlhf_plugin_tts.validate_cli import measure_columns, select, validated
+from rlhf_plugin_tts.validate_cli import measure_columns, select
 from rlhf_plugin_tts.validation import correlations
 from rlhf_plugin_tts.wer import Wer
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
+from rlhf_studies.common.speech import PARTS
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
 
-COMPARES_WORDS = ("wer", "speech")
-"""Rewards that have no value for the recordings, since what is heard in them is the text."""
+COMPARES_WORDS = {"wer", "speech"}
+"""Rewards that have no value for the recordings, since their transcript is the text."""
 Row = dict[str, Any]
 
 
@@ -36,16 +38,13 @@ class SpeechRatings(Study[SpeechRatingsConfig]):
         names = [name for name in self.config.rewards if name != "distillmos" or find_spec("distillmos")]
         columns = measure_columns(clips, select(names, (), str(file), seed), features=True)
         coded = np.array([clip.row["condition"] != "Reference" for clip in clips])
-        for name in [n for n in columns if n.split("/")[0] in COMPARES_WORDS]:
+        columns = {PARTS.get(n, n): v for n, v in columns.items() if n in PARTS or "/" not in n}
+        for name in COMPARES_WORDS & set(columns):
             columns[name] = np.where(coded, columns[name], np.nan)
-        features = {n: v for n, v in columns.items() if "/" not in n and n not in names}
-        everything = np.ones(len(clips), bool)
         return {
             "clips": len(clips),
-            "all": of_rows(columns, clips, everything, seed)["columns"],
-            "without_reference": of_rows(columns, clips, coded, seed)["columns"],
-            "features_weighting": of_rows(features, clips, everything, seed)["weighting"],
-            "features_weighting_without_reference": of_rows(features, clips, coded, seed)["weighting"],
+            "all": of_rows(columns, clips, np.ones(len(clips), bool), seed),
+            "without_reference": of_rows(columns, clips, coded, seed),
             "listeners_split_half_within": agreement(ratings, seed),
         }
 
@@ -56,10 +55,14 @@ class SpeechRatings(Study[SpeechRatingsConfig]):
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         figures = next(iter(results.values()))
-        coded = sorted(figures["without_reference"].items(), key=lambda item: -(item[1]["within"] or 0))
+        of_codecs = {name: row for name, row in figures["without_reference"].items() if row["within"] is not None}
+        coded = sorted(of_codecs.items(), key=lambda item: -item[1]["within"])
         rows = [(name, shown(row), shown(figures["all"][name]), f"{row['pooled'] or 0:+.2f}") for name, row in coded]
         table = markdown(("", "codecs only", "with the recording", "codecs only, pooled"), rows)
-        return f"{table}\n\nTwo halves of the listeners agree with {figures['listeners_split_half_within']:.2f}."
+        widths = [row["within_interval"] for _, row in coded if None not in row["within_interval"]]
+        half = np.median([(high - low) / 2 for low, high in widths])
+        agree = f"Two halves of the listeners agree with {figures['listeners_split_half_within']:.2f}."
+        return f"{table}\n\n{agree} Half of the intervals (codecs only) are wider than ±{half:.2f}."
 
 
 def stimulus(row: Row) -> str:
@@ -69,11 +72,11 @@ def stimulus(row: Row) -> str:
 def rated(folder: Path, ratings: Sequence[Row]) -> list[Row]:
     recogniser = Wer(WerConfig()).recogniser
     recordings = {stimulus(row): folder / row["file"] for row in ratings if row["condition"] == "Reference"}
-    heard = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
+    transcripts = {name: recogniser.transcribe(read_clip(file)) for name, file in recordings.items()}
     return [
         {
             "audio": str((folder / row["file"]).absolute()),
-            "text": heard[stimulus(row)],
+            "text": transcripts[stimulus(row)],
             "mos": row["mushra_mean"],
             "stimulus": stimulus(row),
             "condition": row["condition"],
@@ -91,9 +94,10 @@ def agreement(ratings: Sequence[Row], seed: int) -> float:
 
 
 def of_rows(columns: Mapping[str, Any], clips: Sequence[RatedClip], rows: Any, seed: int) -> dict[str, Any]:
-    """As `rlhf tts validate`, of some rows."""
+    """Correlations of some rows, within stimuli and pooled."""
     chosen = [clip for clip, keep in zip(clips, rows) if keep]
-    return validated({n: v[rows] for n, v in columns.items()}, chosen, 0.10, {}, seed)
+    reference, groups = np.array([clip.reference for clip in chosen]), [clip.group for clip in chosen]
+    return json_values(correlations({n: v[rows] for n, v in columns.items()}, reference, groups, 0.10, seed))
 
 
 def shown(row: Mapping[str, Any]) -> str:

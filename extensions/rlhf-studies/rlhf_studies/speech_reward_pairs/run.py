@@ -16,7 +16,7 @@ import torch
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.speech_data.compare import score_with
-from rlhf_plugin_tts.trained import FeatureEar
+from rlhf_plugin_tts.trained import FeatureEncoder
 from rlhf_plugin_tts.training import HeadSettings, accuracy, train_head
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import interval, markdown
@@ -43,7 +43,7 @@ class SpeechRewardPairs(Study[SpeechRewardPairsConfig]):
 
     def measured(self, file: Path, engine: str, count: int) -> Iterator[Row]:
         """Rows (sentence, features, score) of an engine's clips, kept in ``file`` batch by batch."""
-        batch, ear = self.config.batch, FeatureEar()
+        batch, encoder = self.config.batch, FeatureEncoder()
         lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
         complete = [line for line in lines if line.endswith("\n")]
         complete = complete[: len(complete) // batch * batch]
@@ -55,7 +55,7 @@ class SpeechRewardPairs(Study[SpeechRewardPairsConfig]):
                 os.environ["RLHF_AUDIO"] = sounds
                 samples = ENGINES[engine](start, batch, Path(sounds))
                 scores = score_with((self.config.label,), settings, 0, samples, 1)[self.config.label]
-                rows = [row_of(sample, score, ear) for sample, score in zip(samples, scores)]
+                rows = [row_of(sample, score, encoder) for sample, score in zip(samples, scores)]
             with file.open("a") as out:
                 out.write("".join(json.dumps(row) + "\n" for row in rows))
             yield from rows
@@ -103,10 +103,10 @@ def tested(heads: Sequence[Any], vectors: torch.Tensor, sentences: list[str]) ->
     }
 
 
-def row_of(sample: Sample, score: Score, ear: FeatureEar) -> Row:
+def row_of(sample: Sample, score: Score, encoder: FeatureEncoder) -> Row:
     row: Row = {"sentence": sample.prompt.id, "score": score.value if score.ok else None, "features": None}
     try:
-        return {**row, "features": ear.hear(read_clip(sample)).tolist()}
+        return {**row, "features": encoder.encode(read_clip(sample)).tolist()}
     except ClipError as error:
         return {**row, "why": str(error)}
 

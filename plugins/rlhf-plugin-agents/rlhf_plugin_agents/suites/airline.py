@@ -3,8 +3,10 @@ the published ones (sierra-research/tau-bench 59a200c, MIT), odd ones too, chara
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from importlib.resources import files
 from typing import Any, ClassVar
 
 from rlhf_plugin_agents.suites.tau_store import Refused, Store
@@ -14,28 +16,7 @@ NEW_RESERVATIONS = ("HATHAT", "HATHAU", "HATHAV")
 NEW_CERTIFICATES = ("certificate_3221322", "certificate_3221323", "certificate_3221324")
 BAG, INSURANCE = 50, 30
 """Dollars: of a bag that is not free, and of a passenger's insurance."""
-AIRPORTS = {
-    "SFO": "San Francisco",
-    "JFK": "New York",
-    "LAX": "Los Angeles",
-    "ORD": "Chicago",
-    "DFW": "Dallas",
-    "DEN": "Denver",
-    "SEA": "Seattle",
-    "ATL": "Atlanta",
-    "MIA": "Miami",
-    "BOS": "Boston",
-    "PHX": "Phoenix",
-    "IAH": "Houston",
-    "LAS": "Las Vegas",
-    "MCO": "Orlando",
-    "EWR": "Newark",
-    "CLT": "Charlotte",
-    "MSP": "Minneapolis",
-    "DTW": "Detroit",
-    "PHL": "Philadelphia",
-    "LGA": "LaGuardia",
-}
+AIRPORTS: Mapping[str, str] = json.loads((files("rlhf_plugin_agents.suites") / "airports.json").read_text())
 Flight = Mapping[str, Any]
 
 

@@ -1,15 +1,17 @@
 "use strict";
 /* Figures that grow: one per metric, a line per run. Drawn when they come into view, by bokeh. */
 const Curves = (() => {
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+  const LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+  const DARK = ["#6cc1ff", "#ff9a52", "#3fd6a8", "#f2a3cf", "#b9a6ff", "#ffd24d"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
   const DASHES = ["solid", "dashed", "dotted", "dotdash"];
-  const OPEN = ["Reward", "Loss and gradient"]; // the groups that begin unfolded
+  const OPEN = ["Reward", "KL, lengths and entropy", "Loss and gradient"]; // the groups that begin unfolded
   const data = new Map(); // run -> metric -> {x, y}
   const charts = new Map(); // metric -> chart
   let shown = [];
   let smoothing = 0;
 
-  const style = (slot) => ({ colour: COLOURS[slot % COLOURS.length], dash: DASHES[Math.floor(slot / COLOURS.length) % DASHES.length] });
+  const style = (slot) => ({ colour: (dark.matches ? DARK : LIGHT)[slot % LIGHT.length], dash: DASHES[Math.floor(slot / LIGHT.length) % DASHES.length] });
   const short = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : Number(value).toPrecision(3));
 
   const smooth = (y) => {
@@ -34,12 +36,19 @@ const Curves = (() => {
     plot.title.text_color = ink;
     for (const grid of [plot.xgrid, plot.ygrid]) Object.assign(grid, { grid_line_color: ink, grid_line_alpha: 0.15 });
   };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const chart of charts.values()) if (chart.plot) paint(chart.plot);
+  dark.addEventListener("change", () => {
+    for (const chart of charts.values()) {
+      if (chart.plot) paint(chart.plot);
+      for (const { slot, raw, main, dots } of chart.lines.values()) {
+        const { colour } = style(slot);
+        for (const { glyph } of [raw, main, dots]) glyph.line_color = { value: colour };
+        dots.glyph.fill_color = { value: colour };
+      }
+    }
   });
 
-  const figure = (metric) => {
-    const plot = Bokeh.Plotting.figure({ title: metric, height: 196, sizing_mode: "stretch_width", tools: "pan,xwheel_zoom,reset", toolbar_location: null });
+  const figure = ({ metric, title }) => {
+    const plot = Bokeh.Plotting.figure({ title, height: 196, sizing_mode: "stretch_width", tools: "pan,xwheel_zoom,reset", toolbar_location: null });
     plot.add_tools(new Bokeh.HoverTool({ tooltips: [["run", "$name"], ["step", "@x"], [metric, "@y{0.0000}"]] }));
     plot.xaxis.axis_label = "step";
     plot.background_fill_color = plot.border_fill_color = null;
@@ -68,7 +77,7 @@ const Curves = (() => {
     if (!chart.plot && !wanted.size) return; // a figure without a point has no ranges
     chart.dirty = false;
     const first = !chart.plot;
-    if (first) chart.plot = figure(chart.metric);
+    if (first) chart.plot = figure(chart);
     for (const [name, one] of chart.lines) {
       const stays = wanted.get(name) === one.slot;
       for (const part of ["raw", "main", "dots"]) one[part].visible = stays && (part !== "raw" || smoothing > 0);
@@ -115,30 +124,30 @@ const Curves = (() => {
     return made;
   };
 
-  const chartOf = (metric, title) => {
+  const chartOf = (metric, of, title) => {
     if (!charts.has(metric)) {
       const box = document.createElement("figure");
       box.setAttribute("role", "img");
       box.dataset.metric = metric;
       const place = document.createElement("div");
       box.append(place);
-      const list = group(title).querySelector(".charts");
+      const list = group(of).querySelector(".charts");
       list.insertBefore(box, [...list.children].find((other) => other.dataset.metric > metric) || null);
-      charts.set(metric, { metric, box, place, lines: new Map(), dirty: true, visible: false });
+      charts.set(metric, { metric, title, box, place, lines: new Map(), dirty: true, visible: false });
       watcher.observe(box);
     }
     return charts.get(metric);
   };
 
   /** News of one run: points that come after those known, or all of them. */
-  const add = (name, news, groups) => {
+  const add = (name, news, groups, words) => {
     if (news.restarted || !data.has(name)) data.set(name, new Map());
     for (const [metric, [x, y]] of Object.entries(news.curves)) {
       const known = data.get(name).get(metric) || { x: [], y: [] };
       known.x.push(...x);
       known.y.push(...y);
       data.get(name).set(metric, known);
-      chartOf(metric, groups[metric]).dirty = true;
+      chartOf(metric, groups[metric], words[metric]).dirty = true;
     }
     if (news.restarted) for (const chart of charts.values()) chart.dirty = true;
   };
@@ -148,13 +157,13 @@ const Curves = (() => {
     for (const chart of charts.values()) if (chart.dirty) draw(chart);
   };
 
-  /** Which runs are drawn, and which metrics: those whose name holds `text`. */
+  /** Which runs are drawn, and which metrics: those whose name or words hold `text`. */
   const show = (runs, text) => {
     const changed = JSON.stringify(runs) !== JSON.stringify(shown);
     shown = runs;
     for (const chart of charts.values()) {
       if (changed) chart.dirty = true;
-      chart.box.hidden = !chart.metric.toLowerCase().includes(text) || !runs.some(({ name }) => data.get(name)?.has(chart.metric));
+      chart.box.hidden = !`${chart.metric} ${chart.title}`.toLowerCase().includes(text) || !runs.some(({ name }) => data.get(name)?.has(chart.metric));
     }
     for (const details of document.querySelectorAll("#groups > details")) {
       const count = details.querySelectorAll("figure:not([hidden])").length;

@@ -67,7 +67,7 @@
     const had = known.get(name) || { metrics: "", newest: "", rollouts: [] };
     const query = new URLSearchParams({ name, metrics: had.metrics, rollouts: had.newest });
     const news = await ask(`api/run?${query}`);
-    Curves.add(name, news.metrics, news.groups);
+    Curves.add(name, news.metrics, news.groups, news.words);
     const epoch = news.rollouts.cursor.split(".")[0];
     const fresh = news.rollouts.rows.map((row) => ({ ...row, run: name, epoch })).reverse();
     const before = news.rollouts.restarted ? [] : had.rollouts;

@@ -31,8 +31,8 @@
   const start = async () => {
     try {
       const library = Charts.load();
-      const { rows, charts, sources, files, pairs } = await Unpack.data();
-      Rollouts.start(rows, sources, files);
+      const { rows, heldout, charts, sources, files, pairs } = await Unpack.data();
+      Rollouts.start([...rows, ...heldout], sources, files);
       if (field("sounds")) Sounds.start(pairs, files);
       await library;
       Charts.start(charts);

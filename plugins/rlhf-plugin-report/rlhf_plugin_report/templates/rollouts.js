@@ -9,7 +9,7 @@ const Rollouts = (() => {
     step: (a, b) => a.step - b.step,
     high: (a, b) => (b.score ?? -Infinity) - (a.score ?? -Infinity),
     low: (a, b) => (a.score ?? Infinity) - (b.score ?? Infinity),
-    long: (a, b) => b.tokens - a.tokens,
+    long: (a, b) => (b.tokens ?? -1) - (a.tokens ?? -1),
     advantage: (a, b) => Math.abs(b.advantage ?? 0) - Math.abs(a.advantage ?? 0),
     loss: (a, b) => part(b, "loss", -Infinity) - part(a, "loss", -Infinity),
     margin: (a, b) => part(a, "margin", Infinity) - part(b, "margin", Infinity),
@@ -44,9 +44,10 @@ const Rollouts = (() => {
     const line = element("div", undefined, "meta");
     const facts = { run: row.run, step: row.step };
     if (row.play) facts.benchmark = row.play;
-    if (!row.example) Object.assign(facts, { score: number(row.score), advantage: number(row.advantage) });
+    if (row.heldout) facts["held out"] = "evaluation";
+    else if (!row.example) Object.assign(facts, { score: number(row.score), advantage: number(row.advantage) });
     else Object.assign(facts, Object.fromEntries(Object.entries(row.parts).map(([name, value]) => [name, number(value)])));
-    Object.assign(facts, { tokens: row.tokens });
+    if (row.tokens !== undefined) facts.tokens = row.tokens;
     if (row.finish_reason) facts.end = row.finish_reason;
     if (row.status && row.status !== "ok") facts.status = row.status;
     if (row.aside) facts["not trained on"] = "set aside";
@@ -59,7 +60,7 @@ const Rollouts = (() => {
   };
   const more = (row) => {
     const details = element("details");
-    details.append(element("summary", row.example ? "details" : "parts of the score, verdict, details"));
+    details.append(element("summary", row.example || row.heldout ? "details" : "parts of the score, verdict, details"));
     if (row.parts && !row.example) details.append(element("div", "parts of the score", "label"), pairs(row.parts));
     if (row.detail) details.append(element("div", "verdict or judge's reason", "label"), folded(row.detail, "completion"));
     if (row.info) details.append(element("div", "episode: calls, rewards and state that the agent or environment left", "label"), pairs(row.info));
@@ -88,7 +89,8 @@ const Rollouts = (() => {
     const step = field("step").value;
     const run = field("run")?.value;
     const traced = field("traced")?.checked;
-    const fits = (row) => (step === "" || row.step === Number(step)) && (!run || row.run === run) && (!traced || row.ids) && (!text || words(row).includes(text));
+    const from = field("from")?.value ?? "all";
+    const fits = (row) => (from === "all" || Boolean(row.heldout) === (from === "heldout")) && (step === "" || row.step === Number(step)) && (!run || row.run === run) && (!traced || row.ids) && (!text || words(row).includes(text));
     const found = rows.filter(fits).sort(ORDERS[field("order").value]);
     field("list").replaceChildren(...found.slice(0, shown).map(item));
     field("count").textContent = rows.length ? `${Math.min(shown, found.length)} of ${found.length} ${rows[0].example ? "examples" : "completions"}` : "";
@@ -99,7 +101,7 @@ const Rollouts = (() => {
     rows = ofPage;
     files = filesOfPage;
     sources = sourcesOfPage;
-    for (const name of ["text", "run", "step", "order", "traced", "colour"]) {
+    for (const name of ["text", "run", "step", "from", "order", "traced", "colour"]) {
       field(name)?.addEventListener("input", () => {
         shown = PAGE;
         draw();

@@ -46,13 +46,19 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
     from rlhf_core.cli import emit_json
+    from rlhf_core.config import RlhfError
 
     result = make(output, options)
     if as_json:
         emit_json(result)
     else:
         click.echo(f"{result['pairs']} pairs of {result['units']} prompts, {result['left_out']} left out: {output}")
-    raise SystemExit(0 if result["pairs"] else 1)
+    if not result["pairs"]:
+        raise RlhfError(
+            f"no pair was made of {result['units']} prompts",
+            why=f"{result['left_out']} left out: their clips are equal, or there already",
+            fix="raise --temperature or --n, with another --output",
+        )
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:

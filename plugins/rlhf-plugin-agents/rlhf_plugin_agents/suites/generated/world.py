@@ -3,68 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
 
-STARTS = ("Al", "Bre", "Cor", "Del", "Er", "Fal", "Gor", "Hal", "Ist", "Jul", "Kar", "Lor", "Mel", "Nar", "Ost", "Pel")
-MIDDLES = ("ba", "den", "fi", "go", "lin", "ma", "nor", "ra", "sel", "ti", "ve", "wi")
-TOWN_ENDS = ("by", "fjord", "haven", "holm", "mouth", "stead", "vik", "wick")
-PERSON_ENDS = ("berg", "dahl", "ek", "gren", "lund", "mark", "rud", "strand")
-FIRST = (
-    "Ada",
-    "Bo",
-    "Cleo",
-    "Dag",
-    "Edda",
-    "Finn",
-    "Gro",
-    "Hugo",
-    "Ida",
-    "Jon",
-    "Kaia",
-    "Lars",
-    "Mina",
-    "Nils",
-    "Olga",
+DATA: Mapping[str, Any] = tomllib.loads(
+    (files("rlhf_plugin_agents.suites.generated") / "world.toml").read_text(encoding="utf-8")
 )
-TRADES = ("Boats", "Clocks", "Glass", "Pumps", "Rope", "Slate", "Tiles", "Turbines")
-PARTS = ("bearing", "belt", "gauge", "hinge", "pulley", "rivet", "seal", "valve")
-RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "company": {
-        "founder": ("person", "its founder"),
-        "town": ("town", "the town in which it is based"),
-        "supplier": ("company", "its main supplier"),
-    },
-    "person": {
-        "birthplace": ("town", "the town where this person was born"),
-        "teacher": ("person", "this person's teacher"),
-        "employer": ("company", "the company for which this person works"),
-    },
-    "town": {"mayor": ("person", "its mayor"), "twin": ("town", "its twin town")},
-    "bridge": {"architect": ("person", "its architect"), "site": ("town", "the town in which it stands")},
-}
+PARTS: Sequence[str] = DATA["parts"]
+RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = DATA["relations"]
 """Kind -> relation -> kind of what it leads to, and its words."""
-ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
-    "company": {"founded": "In which year was {} founded?", "employees": "How many employees has {}?"},
-    "person": {"born": "In which year was {} born?"},
-    "town": {"inhabitants": "How many inhabitants has {}?"},
-    "bridge": {"length": "How long is {}, in metres?", "finished": "In which year was {} finished?"},
-}
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = DATA["attributes"]
 """Kind -> attribute -> question."""
-TEXTS = {
-    "company": "{name} was founded in {founded} by {founder}. It is based in {town} and has {employees} employees. "
-    "Its main supplier is {supplier}.",
-    "person": "{name} was born in {born} in {birthplace}, learned from {teacher} and works for {employer}.",
-    "town": "{name} has {inhabitants} inhabitants. Its mayor is {mayor}, its twin town is {twin}.",
-    "bridge": "{name} stands in {site}. It was designed by {architect}, finished in {finished}, and is {length} metres "
-    "long.",
-}
-COUNTS = {"town": 10, "person": 8, "company": 6, "bridge": 4}
-
-
-STEMS = [a + b for a in STARTS for b in MIDDLES]
-LAST = [stem + end for stem in STEMS for end in PERSON_ENDS]
-TOWNS = [stem + end for stem in STEMS for end in TOWN_ENDS]
+STEMS = [a + b for a in DATA["starts"] for b in DATA["middles"]]
+LAST = [stem + end for stem in STEMS for end in DATA["person_ends"]]
+TOWNS = [stem + end for stem in STEMS for end in DATA["town_ends"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +32,14 @@ class Entity:
 
     @property
     def text(self) -> str:
-        return TEXTS[self.kind].format(name=self.name, **self.values, **self.leads)
+        return DATA["texts"][self.kind].format(name=self.name, **self.values, **self.leads)
 
 
 class World:
     """All entities of a task; ``rng`` decides everything."""
 
     def __init__(self, rng: random.Random) -> None:
-        names = {kind: _names(kind, count, rng) for kind, count in COUNTS.items()}
+        names = {kind: _names(kind, count, rng) for kind, count in DATA["counts"].items()}
         self.entities: dict[str, Entity] = {}
         for kind, its_names in names.items():
             for name in its_names:
@@ -101,10 +56,10 @@ class World:
 
 def _names(kind: str, count: int, rng: random.Random) -> list[str]:
     if kind == "person":
-        return [f"{first} {last}" for first, last in zip(rng.sample(FIRST, count), rng.sample(LAST, count))]
+        return [f"{first} {last}" for first, last in zip(rng.sample(DATA["first"], count), rng.sample(LAST, count))]
     if kind == "town":
         return rng.sample(TOWNS, count)
-    last = {"company": TRADES, "bridge": ("Bridge",)}[kind]
+    last = {"company": DATA["trades"], "bridge": ("Bridge",)}[kind]
     return [f"{stem} {rng.choice(last)}" for stem in rng.sample(STEMS, count)]
 
 

@@ -1,4 +1,4 @@
-"""The traffic lights: green, amber, red and grey, each with its reason."""
+"""The status of each signal: green, amber, red and grey, each with its reason."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_report.lights import Light, lights_of
+from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses
 from rlhf_plugin_report.stored import lines_of, open_run
 
 from .conftest import page_of
 
 
-def lights(run: Path) -> dict[str, Light]:
+def statuses(run: Path) -> dict[str, MonitorStatus]:
     found = open_run(str(run))
-    return {light.name: light for light in lights_of(found, lines_of(run / "trace.jsonl")[0], found.metrics)}
+    return {status.name: status for status in monitor_statuses(found, lines_of(run / "trace.jsonl")[0], found.metrics)}
 
 
 def warn(run: Path, **row: Any) -> None:
@@ -29,7 +29,7 @@ def with_monitors(run: Path, monitors: list[dict[str, Any]]) -> None:
 
 
 def test_green_where_a_monitor_looked_and_was_silent_grey_where_none_did(copy: Path) -> None:
-    found = lights(copy)
+    found = statuses(copy)
     assert (found["kl_spike"].colour, found["kl_spike"].reason) == ("green", "no warning in 2 steps")
     assert (found["format_drift"].colour, "reports no reward/part/format" in found["format_drift"].reason) == (
         "grey",
@@ -37,15 +37,15 @@ def test_green_where_a_monitor_looked_and_was_silent_grey_where_none_did(copy: P
     )
     assert (found["divergence"].colour, found["divergence"].reason[:13]) == ("grey", "not monitored")
     with_monitors(copy, [{"name": "health", "kl_spike": None}])
-    assert "switched off" in lights(copy)["kl_spike"].reason
+    assert "switched off" in statuses(copy)["kl_spike"].reason
     with_monitors(copy, [])
-    assert {light.colour for light in lights(copy).values()} == {"grey"}
+    assert {status.colour for status in statuses(copy).values()} == {"grey"}
 
 
 def test_amber_for_a_warning_and_red_for_what_ended_the_run(copy: Path) -> None:
     warn(copy, monitor="health", text="kl_spike: kl is 6.03\nentropy_collapse: entropy is 0.001")
     warn(copy, monitor="health", text="length_runaway: 9000 tokens", stops=True)
-    found = lights(copy)
+    found = statuses(copy)
     assert {name: found[name].colour for name in ("kl_spike", "entropy_collapse", "length_runaway", "identical")} == {
         "kl_spike": "amber",
         "entropy_collapse": "amber",
@@ -54,7 +54,7 @@ def test_amber_for_a_warning_and_red_for_what_ended_the_run(copy: Path) -> None:
     }
     assert found["kl_spike"].reason == "step 2: kl_spike: kl is 6.03"
     page = page_of(copy)
-    assert '<span class="light amber">amber</span>' in page
+    assert '<span class="signal amber">amber</span>' in page
     assert "step 2: length_runaway: 9000 tokens (this ended the run)" in page
 
 
@@ -64,10 +64,10 @@ def test_hacking_is_red_at_a_hard_stop_and_other_monitors_have_a_light(copy: Pat
         for step in range(3, 12):
             level = 2.0 if step == 11 else 0.0
             file.write(json.dumps({"step": step, "hacking/level": level, "hacking/second": 0.1}) + "\n")
-    assert lights(copy)["divergence"].colour == "green"
+    assert statuses(copy)["divergence"].colour == "green"
     warn(copy, monitor="hacking", text="hacking HARD_STOP: divergence: the second reward falls. Likely cause: x")
     warn(copy, monitor="mine", text="too hot")
-    found = lights(copy)
+    found = statuses(copy)
     assert [found[name].colour for name in ("divergence", "length", "dominance", "mine")] == [
         "red",
         "green",

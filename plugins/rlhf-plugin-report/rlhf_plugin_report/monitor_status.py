@@ -1,4 +1,4 @@
-"""A traffic light for each thing that a monitor watches: green, amber, red; grey where nothing looks."""
+"""The status of each signal that a monitor watches: green, amber, red; grey where it is not watched."""
 
 from __future__ import annotations
 
@@ -8,32 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.runs import StoredRun
+from rlhf_plugin_report.words import known
 
 Row = Mapping[str, Any]
-HEALTH = {
-    "identical": ("Completions differ from each other", ("identical_fraction", "repeat_surprise")),
-    "format_drift": ("Answers keep the required form", ("reward/part/format",)),
-    "entropy_collapse": ("The policy still explores (entropy)", ("entropy",)),
-    "kl_spike": ("No jump away from the reference (KL)", ("kl",)),
-    "gradient_spike": ("No jump of the gradient", ("grad_norm",)),
-    "length_runaway": ("Completions do not run away in length", ("completion_length/mean",)),
-    "length_collapse": ("Completions do not shrink to nothing", ("completion_length/mean",)),
-    "ratio_drift": ("Sampler and trainer agree on log-probabilities", ("drift/mean_abs", "importance_ratio")),
-}
-"""Monitor of rlhf-plugin-health: what it watches, and the metrics of which it needs one."""
-HACKING = {
-    "divergence": "A reward that nothing trains on does not fall",
-    "length": "The reward does not rise by length alone",
-    "dominance": "No single part carries the whole reward",
-}
-"""Signal of rlhf-plugin-hacking: what it watches."""
 READINGS = 8
-"""Fewer tell its signals nothing."""
+"""With fewer readings its signals say nothing."""
 
 
 @dataclass(frozen=True)
-class Light:
-    """One thing that is watched, or could be."""
+class MonitorStatus:
+    """One signal that is watched, or could be."""
 
     panel: str
     """``Health``, ``Reward hacking`` or ``Other monitors``."""
@@ -44,7 +28,7 @@ class Light:
     reason: str
 
 
-def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:
+def monitor_statuses(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[MonitorStatus]:
     configured = {
         str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
     }
@@ -59,9 +43,9 @@ def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> l
 
 def _health(
     configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
-) -> Iterator[Light]:
+) -> Iterator[MonitorStatus]:
     health = configured.get("health")
-    for name, (title, needs) in HEALTH.items():
+    for name, (title, *needs) in known()["health"].items():
         monitor = configured.get(name)
         switched_off = monitor is None and health is not None and health.get(name, {}) is None
         lines = _lines(warned, ("health", name), rf"^{name}: ")
@@ -73,17 +57,17 @@ def _health(
             colour, reason = "grey", f"this run reports no {' or '.join(needs)}"
         else:
             colour, reason = _said(lines, run)
-        yield Light("Health", name, title, colour, reason)
+        yield MonitorStatus("Health", name, title, colour, reason)
 
 
 def _hacking(
     configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], run: StoredRun
-) -> Iterator[Light]:
+) -> Iterator[MonitorStatus]:
     config = configured.get("hacking")
     read = {key for row in metrics for key in row if key.startswith("hacking/")}
     readings = sum("hacking/level" in row for row in metrics)
     hard = any(row.get("hacking/level") == 2 for row in metrics)
-    for name, title in HACKING.items():
+    for name, title in known()["hacking"].items():
         if config is None:
             colour, reason = "grey", "not monitored; add it with --set 'monitors=[hacking]'"
         elif config.get(name, {}) is None:
@@ -98,13 +82,13 @@ def _hacking(
                 colour, reason = "grey", "no second reward to compare with (divergence.second), and no evaluation yet"
             elif colour == "green" and readings < READINGS:
                 colour, reason = "grey", f"{readings} readings, and it says nothing before {READINGS}"
-        yield Light("Reward hacking", name, title, colour, reason)
+        yield MonitorStatus("Reward hacking", name, title, colour, reason)
 
 
-def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[Light]:
-    for name in configured.keys() - {"health", "hacking", *HEALTH}:
+def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[MonitorStatus]:
+    for name in configured.keys() - {"health", "hacking", *known()["health"]}:
         lines = _lines(warned, (name,), "")
-        yield Light("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
+        yield MonitorStatus("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
 
 
 def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list[tuple[int, str, bool]]:
