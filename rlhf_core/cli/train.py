@@ -86,6 +86,8 @@ def train(
             resolved = resolve_options(registry, *options)
             config = resolved.config.with_precision()
             plan = plan_run(registry, hooks, config, processes or 1)
+        if not as_json:
+            click.echo(f"{config.trainer.name}, {config.model.path}: checking model, data and memory", err=True)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:
             plan = with_rows(plan, registry, config, dry_run=dry_run)

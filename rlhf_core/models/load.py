@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +68,9 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
-    with _parsed_once(source):
-        tokenizer = load_tokenizer(config)
-        model = None if weights else _without_weights(config, source)
-        model = _load_model(config, source) if model is None else model
+    tokenizer = load_tokenizer(config)
+    model = None if weights else _without_weights(config, source)
+    model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     if config.gradient_checkpointing:
@@ -103,7 +98,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
     from transformers import AutoTokenizer
 
     source = resolve_model(config.path)
-    if source.local and not source.gguf:
+    if source.local:
         verify_files(source.path)
     model_path, options = source.path, load_options(config, source)
     for folder in () if source.adapter is None else (Path(source.adapter), Path(source.adapter).parent):
@@ -126,23 +121,6 @@ def load_tokenizer(config: ModelConfig) -> Any:
     return tokenizer
 
 
-@contextmanager
-def _parsed_once(source: Source) -> Generator[None, None, None]:
-    """Parse a ``.gguf`` file once: transformers does so three times, minutes where the vocabulary is large."""
-    if source.gguf is None or find_spec("gguf") is None:
-        yield
-        return
-    gguf = import_module("gguf")
-    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    try:
-        for name, function in slow.items():
-            setattr(gguf, name, cache(function))
-        yield
-    finally:
-        for name, function in slow.items():
-            setattr(gguf, name, function)
-
-
 def _load_model(config: ModelConfig, source: Source) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
@@ -152,7 +130,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             source.path,
             dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention,
-            use_safetensors=None if source.gguf else True,
+            use_safetensors=True,
             output_loading_info=True,
             **load_options(config, source),
         )
@@ -162,7 +140,6 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     check_generates(model, config.path)
     check_causal(model, config.path)
     _check_weights(info, config.path)
-    clear_quantization_config(model)
     if source.adapter is None:
         return model
     from rlhf_core.models.save import merge_adapter
@@ -177,7 +154,7 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
     from rlhf_core.models.slices import build_without_weights
 
-    if source.gguf or source.adapter is not None:
+    if source.adapter is not None:
         return None
     options = load_options(config, source)
     try:
@@ -240,8 +217,6 @@ def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
     revision = config.revision if source.adapter is None else source.revision
     if revision is not None:
         options["revision"] = revision
-    if source.gguf:
-        options["gguf_file"] = source.gguf
     if not source.local and not hub_reachable():
         options["local_files_only"] = True
     return options
@@ -272,14 +247,6 @@ def context_length(model: Any, config: ModelConfig) -> int:
     return min(model_limit, config.max_context or model_limit)
 
 
-def clear_quantization_config(model: Any) -> None:
-    """Drop the marks that a GGUF file leaves: the weights are ordinary floats now and are to be saved as such."""
-    for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer"), (model, "quantization_method")):
-        if hasattr(owner, name):
-            delattr(owner, name)
-    model.is_quantized = False
-
-
 def wake_checkpointing(model: Any) -> None:
     """Let gradient checkpointing act in eval mode: a layer's own ``training`` flag is set, its dropouts' stay off."""
     for module in model.modules():
@@ -302,15 +269,7 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
     """The error for the most likely cause."""
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
-    if source.gguf and isinstance(error, ImportError):
-        summary, fix = f"reading '{config.path}' needs the gguf package", "pip install 'rlhf-core[gguf]'"
-    elif source.gguf:
-        summary = f"cannot read the {what} in '{config.path}'"
-        fix = (
-            "the file may be cut short, or of an architecture that transformers does not convert; "
-            "download it again or use the safetensors model"
-        )
-    elif "trust_remote_code" in text:
+    if "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
     elif source.local:

@@ -91,6 +91,17 @@ def embedded_model(name: str) -> str | None:
     )
 
 
+def converted_model(file: Path) -> Path:
+    """The folder that a plugin makes of a model's file (group ``rlhf.model_file``, named by the file's ending)."""
+    if not file.is_file():
+        raise ModelError(f"there is no file '{file}'", where=str(file.absolute()), fix="check the path")
+    ending = file.suffix.removeprefix(".")
+    entries = [entry for entry in entries_of("rlhf.model_file") if entry.name == ending]
+    if not entries:
+        raise ModelError(f"no installed plugin reads '{file}'", fix=f"pip install rlhf-plugin-{ending}")
+    return load_entry(entries[0], f"the reader of .{ending} files", "reinstall it, or choose another model")(file)
+
+
 def embedded_names() -> list[str]:
     """Names of the models that installed plugins bring, ``pocket`` first."""
     names = {entry.name for entry in entries_of("rlhf.model")}

@@ -25,7 +25,6 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
     assert findings["torch"]["detail"] == metadata.version("torch")
     assert {
         "python",
-        "gguf",
         "peft",
         "bitsandbytes",
         "cpu",

@@ -149,6 +149,7 @@ def test_toml_names_groups_that_exist(block: Block) -> None:
         "rlhf.command",
         "rlhf.modality",
         "rlhf.model",
+        "rlhf.model_file",
         "rlhf.tool_format",
         *(f"rlhf.{kind}" for kind in KINDS),
     }

@@ -161,11 +161,10 @@ def _library(need: Requirement) -> Finding:
 def optional_libraries() -> Iterator[Finding]:
     from importlib import metadata
 
-    for name, use in (("gguf", "reading .gguf models"), ("bitsandbytes", "8-bit optimizers")):
-        try:
-            yield Finding(name, "ok", metadata.version(name))
-        except metadata.PackageNotFoundError:
-            yield Finding(name, "absent", f"not installed; only needed for {use}")
+    try:
+        yield Finding("bitsandbytes", "ok", metadata.version("bitsandbytes"))
+    except metadata.PackageNotFoundError:
+        yield Finding("bitsandbytes", "absent", "not installed; only needed for 8-bit optimizers")
 
 
 def devices() -> Iterator[Finding]:

@@ -83,9 +83,8 @@ def context_of_model(config: ModelConfig) -> int:
     from transformers import AutoConfig
 
     source = resolve_model(config.path)
-    options: dict[str, Any] = {"gguf_file": source.gguf} if source.gguf else {}
     loaded: Any = AutoConfig.from_pretrained(
-        source.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
+        source.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
     )
     context = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
     return min(context, config.max_context or context)
