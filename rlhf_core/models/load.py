@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,8 +96,6 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: cannot be loaded.
     """
-    from transformers import AutoTokenizer
-
     source = resolve_model(config.path)
     if source.local:
         verify_files(source.path)
@@ -107,7 +106,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
             model_path, options = str(folder), load_options(config, Source(str(folder)))
             break
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path, **options)
+        tokenizer = _read_tokenizer(model_path, options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
         raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
@@ -119,6 +118,20 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
         apply_template(tokenizer, config.chat_template)
     return tokenizer
+
+
+def _read_tokenizer(model_path: str, options: dict[str, Any]) -> Any:
+    """As ``AutoTokenizer`` does, for which transformers imports torch and the model's code; of a folder whose tokenizer
+    is all in ``tokenizer.json``, as transformers 5 notes when it writes one, without them.
+    """
+    file = Path(model_path) / "tokenizer_config.json"
+    if file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "TokenizersBackend":
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(model_path)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path, **options)
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:
