@@ -7,7 +7,19 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import algorithms, api, bench, cli, components, contracts, migration, peers, run_config, studies
+from scripts.reference import (
+    algorithms,
+    api,
+    bench,
+    cli,
+    components,
+    contracts,
+    facts,
+    migration,
+    peers,
+    run_config,
+    studies,
+)
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
@@ -32,6 +44,7 @@ def main() -> int:
         **{FOLDER / name: HEAD + text for name, text in texts.items()},
         **peers.pages(),
         **bench.pages(),
+        **facts.pages(),
     }
     stale = [f for f, text in pages.items() if not f.exists() or f.read_text() != text]
     for file in stale:
