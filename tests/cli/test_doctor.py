@@ -26,7 +26,6 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
     assert {
         "python",
         "peft",
-        "bitsandbytes",
         "cpu",
         "model pocket",
         "model pocket-tools",
