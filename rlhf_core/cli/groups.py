@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
+from rlhf_core.plugins.entry_points import Entry, brought_by, disabled_distributions, entries_of, load_entry
 from rlhf_core.types.errors import ConfigError, PluginError, RlhfError, did_you_mean
 
 LENGTH = 110
@@ -137,6 +137,8 @@ class OpenGroup(click.Group):
             near = difflib.get_close_matches(args[0], known, n=1)
             meant = next(answers(USAGE_GROUP, error, args, KeyHints), "")
             hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
+            if distribution := brought_by("command", self._below(args[0])):
+                hint = f" pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
             ctx.fail(f"{error.message}{hint}")
         return super().resolve_command(ctx, args)
 

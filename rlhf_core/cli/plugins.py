@@ -11,7 +11,9 @@ from rlhf_core.plugins.registry import KINDS
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
 
-LISTED = (*KINDS, "command", "hook")
+OTHERS = ("key_hints", "launcher", "modality", "model", "model_file", "tool_format", "usage_hints")
+"""Groups of functions, ``rlhf.NAME``."""
+LISTED = (*KINDS, *OTHERS, "command", "hook")
 
 
 @click.group()
@@ -39,12 +41,13 @@ def list_(kind: str | None, as_json: bool) -> None:
 
 
 def declared(kind: str | None = None) -> list[Entry]:
-    """What installed distributions declare, disabled ones too: components, commands and hooks. Imports nothing."""
+    """What installed distributions declare, disabled ones too. Imports nothing."""
     from rlhf_core.cli.groups import command_entries
     from rlhf_core.plugins.entry_points import entries_of
     from rlhf_core.plugins.registry import Registry
 
     entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
+    entries += [entry for name in OTHERS if kind in (None, name) for entry in entries_of(f"rlhf.{name}")]
     entries += command_entries(disabled=()) if kind in (None, "command") else []
     return entries + (entries_of("rlhf") if kind in (None, "hook") else [])
 
