@@ -10,6 +10,14 @@ from rlhf_core.config import ConfigError
 from rlhf_plugin_migrate.targets import Targets
 
 Settings = dict[str, Any]
+UNFILLED = "???"
+"""A value that the user has to write; no configuration that holds it runs."""
+
+
+class Lost(str):
+    """Why a value has no counterpart; its place stays :data:`UNFILLED`."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)

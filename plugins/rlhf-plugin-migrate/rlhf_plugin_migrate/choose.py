@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_migrate.read import Given
 from rlhf_plugin_migrate.tables import Table, trl_defaults
 
@@ -23,7 +20,10 @@ MARKS = {
 def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
     if name is not None:
         if name not in table.classes:
-            raise ConfigError(f"TRL has no class '{name}' that is known here", fix=nearest(name, table.classes))
+            raise ConfigError(
+                f"TRL has no class '{name}' that is known here",
+                fix=did_you_mean(name, table.classes) or f"known: {', '.join(table.classes)}",
+            )
         return name
     if given.program in table.classes:
         return given.program
@@ -67,10 +67,3 @@ def command_algorithm(given: Given, table: Table) -> str:
 def _samples(given: Given) -> bool:
     marks = ("actor_rollout_ref", "algorithm.", "rollout", "actor", "n_samples_per_prompt", "critic", "reward", "algo.")
     return bool(given.program) or any(key.startswith(marks) for key in given.settings)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Example: ``did you mean 'GRPOConfig'?``"""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

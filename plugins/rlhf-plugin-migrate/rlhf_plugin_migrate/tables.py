@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -35,6 +35,10 @@ class Entry:
     """A function of :mod:`rlhf_plugin_migrate.rules`."""
     only_if: str = ""
     """``positive``, or ``not VALUE``: other values mean that nothing is set."""
+    needs: tuple[str, ...] = ()
+    """Another of their keys, by its names, that has to be on."""
+    unless: tuple[str, ...] = ()
+    """The same, that has to be off."""
     hint: str = ""
     """What to look at where there is no counterpart."""
 
@@ -52,6 +56,10 @@ class Table:
     """Their command or module -> our algorithm; "" where a key says it."""
     algorithm: Mapping[str, Any]
     """``key`` that names the algorithm, ``values`` -> ours, and the ``default``."""
+    processes: tuple[tuple[str, ...], ...] = ()
+    """Keys, by their names, whose product is the number of processes."""
+    trainers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Their trainer -> its parameters, in order."""
 
     def find(self, key: str) -> Entry | None:
         return self.by_key.get(key)
@@ -65,8 +73,16 @@ class Table:
 def load_table(name: str) -> Table:
     data = yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / f"{name}.yaml").read_text())
     entries = tuple(_entry(data["peer"], row) for row in data["keys"])
-    programs = data.get("programs", {})
-    return Table(data["peer"], data["about"], entries, data.get("classes", {}), programs, data.get("algorithm", {}))
+    return Table(
+        peer=data["peer"],
+        about=data["about"],
+        entries=entries,
+        classes=data.get("classes", {}),
+        programs=data.get("programs", {}),
+        algorithm=data.get("algorithm", {}),
+        processes=tuple(map(_many, data["processes"])),
+        trainers={name: tuple(parameters) for name, parameters in data.get("trainers", {}).items()},
+    )
 
 
 @cache
@@ -102,6 +118,8 @@ def _entry(peer: str, row: Mapping[str, Any]) -> Entry:
         values=row.get("values"),
         rule=row.get("rule", ""),
         only_if=row.get("only_if", ""),
+        needs=_many(row.get("needs", ())),
+        unless=_many(row.get("unless", ())),
         hint=row.get("hint", ""),
     )
 
