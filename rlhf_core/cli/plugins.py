@@ -25,8 +25,9 @@ def plugins() -> None:
 @click.option("--kind", type=click.Choice(LISTED), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(kind: str | None, as_json: bool) -> None:
-    """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
+    """Components, commands and hooks that are installed; with --kind what each is. Imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.cli.groups import description
     from rlhf_core.plugins.entry_points import disabled_distributions
 
     entries = declared(kind)
@@ -34,10 +35,9 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         emit_json([{**entry.describe(), "disabled": entry.distribution in off} for entry in entries])
         return
-    table(
-        ("kind", "name", "distribution", "version", ""),
-        ((e.kind, e.name, e.distribution, e.version, "disabled" if e.distribution in off else "") for e in entries),
-    )
+    about = ["disabled" if e.distribution in off else description(e.value) if kind else "" for e in entries]
+    rows = ((e.kind, e.name, e.distribution, e.version, text) for e, text in zip(entries, about))
+    table(("kind", "name", "distribution", "version", "" if kind else "what each is: --kind KIND"), rows)
 
 
 def declared(kind: str | None = None) -> list[Entry]:

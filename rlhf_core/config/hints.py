@@ -47,8 +47,7 @@ class KeyHints:
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
         self.registry, self.settings = registry, settings
-        named = chosen_names(settings)
-        self.chosen = {slot: str(plain(named[slot]["name"])) for slot in KINDS if slot in named}
+        self.chosen = {slot: str(plain(s["name"])) for slot, s in chosen_names(settings).items() if slot in KINDS}
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""

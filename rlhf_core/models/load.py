@@ -285,6 +285,10 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
     if "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
+    elif "does not support an attention implementation" in text:
+        summary, fix = f"'{config.path}' has no {config.attention} attention", "rlhf train --set model.attention=eager"
+    elif "Unrecognized configuration class" in text:
+        summary, fix = f"'{config.path}' is not a causal language model", "choose one that reads and writes text alone"
     elif source.local:
         summary = f"cannot load the {what} from '{config.path}'"
         fix = "check that the folder holds a complete causal language model in Hugging Face form"
