@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class Case:
     def number(self, *keys: str, default: float) -> float:
         """As :meth:`get`, of a number."""
         value = self.get(*keys, default=default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             key = next(key for key in keys if self.settings.get(key) is not None)
             raise ConfigError(f"{key}: {value!r} is not a number", fix="correct it in the file")
         return value

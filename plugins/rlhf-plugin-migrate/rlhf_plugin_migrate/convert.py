@@ -96,7 +96,7 @@ def convert_key(case: Case, table: Table, key: str) -> Row:
     if entry.meaning in ("unneeded", "unsupported") and not (entry.values or entry.rule):
         return Row(key, value, entry.meaning, {}, entry.note)
     if not target and entry.rule not in (*PLACES, "tokenizer", "trackers"):
-        meaning = "unneeded" if entry.values and entry.values.get(value, "") is None else "unsupported"
+        meaning = "unneeded" if entry.values and _value(entry, value) is None else "unsupported"
         return Row(key, value, meaning, {}, entry.note or f"no counterpart with algorithm '{case.algorithm}'")
     settings = _settings(case, entry, target, key, value)
     if isinstance(settings, Lost):
@@ -143,12 +143,18 @@ def _settings(case: Case, entry: Entry, target: str, key: str, value: Any) -> Se
         return getattr(rules, entry.rule)(case, target, key, value)
     if entry.values is None:
         return {target: value}
+    ours = _value(entry, value)
+    return {} if ours is None else ours if isinstance(ours, dict | Lost) else {target: ours}
+
+
+def _value(entry: Entry, value: Any) -> Any:
+    """What the table has for a value, which may be the only one of a list."""
     (single,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-    if isinstance(single, list | dict) or single not in entry.values:
-        values = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in entry.values)
-        return Lost(entry.note or f"only {values} have a counterpart")
-    ours = entry.values[single]
-    return {} if ours is None else ours if isinstance(ours, dict) else {target: ours}
+    values = entry.values or {}
+    if not isinstance(single, list | dict) and single in values:
+        return values[single]
+    known = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+    return Lost(entry.note or f"only {known} have a counterpart")
 
 
 def _chooses(key: str, table: Table) -> bool:

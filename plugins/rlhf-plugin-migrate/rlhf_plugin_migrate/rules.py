@@ -87,7 +87,7 @@ def epochs(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Passes over the rows; on-policy, they are a number of steps that the file does not say."""
     if target == "trainer.epochs":
         return {target: value}
-    total = case.get("max_steps", "trainer.total_training_steps")
+    total = case.get("total_episodes", "trainer.total_training_steps", "max_steps")
     return "the number of updates says it" if isinstance(total, int) and total > 0 else Lost()
 
 

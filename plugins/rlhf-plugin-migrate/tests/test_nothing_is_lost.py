@@ -391,3 +391,20 @@ def test_nothing_that_is_not_named_is_filled_by_a_demonstration(algorithm: str) 
     for peer in PEERS:
         converted = convert(Given({"seed": 1}, "", {}), load_table(peer), registry(), algorithm)
         assert sorted(unfilled(converted.config)) == needs
+
+
+ODD = (["a", "b"], {"a": 1}, "x", -3, 0.5, True, [1], {}, "???", float("nan"), [["a"]], 10**30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", PEERS)
+def test_no_value_of_any_key_ends_a_translation(peer: str) -> None:
+    table = load_table(peer)
+    targets = Targets(registry(), {"trainer": "grpo"})
+    for key in (entry.keys[0] for entry in table.entries):
+        for value in ODD:
+            case = Case({key: value}, "grpo", targets, 1)
+            try:
+                assert convert_key(case, table, key).key == key
+            except ConfigError as error:
+                assert key in str(error), "the key is named"
