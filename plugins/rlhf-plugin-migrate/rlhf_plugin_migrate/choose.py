@@ -6,16 +6,6 @@ from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_migrate.read import Given
 from rlhf_plugin_migrate.tables import Table, trl_defaults
 
-MARKS = {
-    "GRPOConfig": ("num_generations", "epsilon", "max_completion_length"),
-    "PPOConfig": ("cliprange", "vf_coef", "num_ppo_epochs", "response_length"),
-    "KTOConfig": ("desirable_weight", "undesirable_weight"),
-    "RewardConfig": ("center_rewards_coefficient",),
-    "DPOConfig": ("f_divergence_type", "ld_alpha", "rpo_alpha", "precompute_ref_log_probs"),
-    "SFTConfig": ("packing", "assistant_only_loss", "completion_only_loss", "dataset_text_field"),
-}
-"""Keys that only one class has, where a file does not say which it is for."""
-
 
 def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
     if name is not None:
@@ -31,7 +21,7 @@ def trl_class(given: Given, table: Table, name: str | None, algo: str | None = N
     wanted = table.programs.get(given.program) or algo
     if wanted is not None:
         return by_algorithm.get(wanted, "GRPOConfig")
-    for cls, keys in MARKS.items():
+    for cls, keys in table.marks.items():
         if any(key in given.settings for key in keys):
             return cls
     raise ConfigError(

@@ -72,8 +72,9 @@ def convert(given: Given, table: Table, registry: Registry, algorithm: str, proc
     for target in ("model.path", "dataset.name", "reward.name"):
         if target != "reward.name" or Targets(registry, chosen).exists("trainer.rollout_batch_size"):
             settings.setdefault(target, UNFILLED)
+    if isinstance(group := settings.get("trainer.group_size"), int):  # eight prompts where nothing is said
+        settings.setdefault("trainer.rollout_batch_size", 8 * group)
     config = nested(settings)
-    _fit_rollout_batch(config)
     problems += check(config, registry, chosen, number)
     return Converted(algorithm, ordered, config, number, list(dict.fromkeys(problems)))
 
@@ -173,23 +174,13 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _fit_rollout_batch(config: dict[str, Any]) -> None:
-    """Groups of another size than ours need a batch that they divide; eight prompts where nothing is said."""
-    trainer = config["trainer"]
-    if isinstance(trainer.get("group_size"), int) and "rollout_batch_size" not in trainer:
-        trainer["rollout_batch_size"] = 8 * int(trainer["group_size"])
-
-
 def check(config: Mapping[str, Any], registry: Registry, chosen: Mapping[str, str], processes: int) -> list[str]:
     """What does not validate once every ``???`` has a value."""
     names = Targets(registry, chosen).chosen
     base = {slot: {"name": name} for slot, name in names.items() if slot in RunConfig.model_fields}
     filled = _filled(config)
-    settings = merge_settings({"dataset": {"name": "pocket"}}, merge_settings(base, filled))
-    if "name" in filled.get("dataset", {}):
-        settings["dataset"] = dict(filled["dataset"])
-    elif "dataset" in settings:
-        settings["dataset"] = {"name": "pocket"}
+    settings = merge_settings(base, filled)
+    settings["dataset"] = filled["dataset"] if "name" in filled.get("dataset", {}) else {"name": "pocket"}
     try:
         RunConfig.from_settings(settings, "the translated configuration", registry)
     except UserError as error:

@@ -150,11 +150,6 @@ def tokenizer(case: Case, target: str, key: str, value: Any) -> Settings | str:
     return Lost("a tokenizer comes with its model: save both in one folder, and name it")
 
 
-def lost(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """What the table's note says has to be chosen."""
-    return Lost()
-
-
 def one_file(case: Case, target: str, key: str, value: Any) -> Settings | str:
     if isinstance(value, list) and len(value) != 1:
         return Lost(f"{len(value)} files: list them as dataset.sources")

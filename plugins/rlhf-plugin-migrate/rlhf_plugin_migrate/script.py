@@ -6,7 +6,8 @@ Nothing is run. A name stands for its value if the file binds it once; everythin
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rlhf_core.config import ConfigError
@@ -14,13 +15,6 @@ from rlhf_plugin_migrate.tables import Table
 
 LOADING = {"streaming", "num_proc", "cache_dir", "token", "trust_remote_code", "keep_in_memory", "verification_mode"}
 """Arguments of ``load_dataset`` that do not change the rows."""
-RENAMED = {
-    "r": "lora_r",
-    "target_modules": "lora_target_modules",
-    "modules_to_save": "lora_modules_to_save",
-    "revision": "model_revision",
-}
-"""Arguments of ``LoraConfig`` and ``from_pretrained`` -> TRL's keys, where those have other names."""
 TRAIN, HELD_OUT = "dataset_train_split", "dataset_test_split"
 
 
@@ -47,55 +41,43 @@ class Script:
     def read(self, trainer: ast.Call | None, config: ast.Call | None) -> None:
         if trainer is not None:
             self._trainer(trainer)
-        if config is not None and "args" not in self.unread and not any(map(self.configures, self.used - {trainer})):
-            self._keywords(config)
+        if config is not None and "args" not in self.unread and not any(map(self.configures, self.used)):
+            self._settings(config)
         for template in self.bound.get(".chat_template", []):
             self._add("chat_template", template or ast.Constant(None))
 
-    def configures(self, call: ast.Call | None) -> bool:
-        return call is not None and self.classes.get(called(call)) in self.table.classes
+    def configures(self, call: ast.Call) -> bool:
+        return self.classes.get(called(call)) in self.table.classes
 
     def _trainer(self, call: ast.Call) -> None:
         self.used.add(call)
-        parameters = self.table.trainers[self.classes[called(call)]]
-        given = dict(zip(parameters, call.args)) | self._expanded(call)
-        for key, value in sorted(given.items(), key=lambda item: item[0] != "model"):
+        arguments = self._arguments(call, self.table.trainers[self.classes[called(call)]])
+        for key, value in sorted(arguments.items(), key=lambda item: item[0] != "model"):
             node = self._node(value)
-            name = called(node) if isinstance(node, ast.Call) else ""
-            if key == "model":
-                self._model(value, node, name)
-            elif key in ("train_dataset", "eval_dataset"):
+            if key in ("train_dataset", "eval_dataset"):
                 self._dataset(key, value)
-            elif isinstance(node, ast.Call) and ((key == "args" and self.configures(node)) or name == "LoraConfig"):
-                self.settings |= {"use_peft": True} if name == "LoraConfig" else {}
-                self._keywords(node)
-            elif isinstance(node, ast.Call) and name == "from_pretrained" and node.args:
-                self._add(key, node.args[0])
-            else:
+            elif not isinstance(node, ast.Call):
                 self._add(key, value)
-
-    def _model(self, value: ast.expr, node: ast.expr, name: str) -> None:
-        """A path, or ``from_pretrained`` of one with its settings."""
-        given = self._expanded(node) if isinstance(node, ast.Call) and name == "from_pretrained" else {}
-        paths = [given.pop(key) for key in ("pretrained_model_name_or_path", "model_name") if key in given]
-        paths += node.args if isinstance(node, ast.Call) and name == "from_pretrained" else []
-        self._add("model_name_or_path", paths[0] if paths else value)
-        for key, setting in given.items():
-            self._add(RENAMED.get(key, key), setting)
+            elif self.configures(node) or called(node) == "LoraConfig":
+                self._settings(node)
+            elif called(node) != "from_pretrained":
+                self._add(key, value)
+            elif key == "model":
+                self._settings(node, ("model",))
+            else:
+                self._add(key, node.args[0] if node.args else value)
 
     def _dataset(self, key: str, value: ast.expr) -> None:
         """``load_dataset`` and a split of it; rows that the script makes or changes are its own."""
-        try:
+        with suppress(Unread):
             loaded = self._loaded(value)
-        except Unread:
-            loaded = {}
-        same_rows = all(self.settings.get(k) == v for k, v in loaded.items() if k != TRAIN)
-        if loaded and key == "train_dataset":
-            self.settings |= loaded
-        elif loaded and same_rows:
-            self.settings[HELD_OUT] = loaded.get(TRAIN, "train")
-        else:
-            self.unread[key] = self.text(value)
+            if key == "train_dataset":
+                self.settings |= loaded
+                return
+            if all(self.settings.get(k) == v for k, v in loaded.items() if k != TRAIN):
+                self.settings[HELD_OUT] = loaded.get(TRAIN, "train")
+                return
+        self.unread[key] = self.text(value)
 
     def _loaded(self, value: ast.expr) -> dict[str, Any]:
         """What ``load_dataset`` was given, by keys of TRL's script arguments."""
@@ -104,7 +86,7 @@ class Script:
             node, part = self._node(node.value), node.slice
         if not isinstance(node, ast.Call) or called(node) != "load_dataset":
             raise Unread
-        arguments = dict(zip(("path", "name", "data_dir", "data_files", "split"), node.args)) | self._expanded(node)
+        arguments = self._arguments(node, ("path", "name", "data_dir", "data_files", "split"))
         given = {k: self._value(v) for k, v in arguments.items() if k not in LOADING}
         given |= {} if part is None else {"split": self._value(part)}
         path, files = given.pop("path", None), given.pop("data_files", None)
@@ -114,27 +96,32 @@ class Script:
             raise Unread
         return {"dataset_name": path, **{{"name": "dataset_config", "split": TRAIN}[k]: v for k, v in given.items()}}
 
-    def _keywords(self, call: ast.Call) -> None:
+    def _settings(self, call: ast.Call, parameters: Sequence[str] = ()) -> None:
+        """What a config, an adapter or ``from_pretrained`` is given."""
         self.used.add(call)
-        if call.args:
-            self.unread["positional arguments"] = ", ".join(map(ast.unparse, call.args))
-        for key, value in self._expanded(call).items():
-            self._add(RENAMED.get(key, key) if called(call) == "LoraConfig" else key, value)
+        self.settings |= {"use_peft": True} if called(call) == "LoraConfig" else {}
+        if beyond := call.args[len(parameters) :]:
+            self.unread["positional arguments"] = ", ".join(map(ast.unparse, beyond))
+        for key, value in self._arguments(call, parameters).items():
+            self._add(key, value)
 
-    def _expanded(self, call: ast.Call) -> dict[str, ast.expr]:
-        """Keyword arguments, those of a mapping that is written out included."""
-        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        for mapping in (keyword.value for keyword in call.keywords if keyword.arg is None):
-            node = self._node(mapping)
-            if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
-                given |= self._expanded(node)
+    def _arguments(self, call: ast.Call, parameters: Sequence[str] = ()) -> dict[str, ast.expr]:
+        """Arguments by their parameters, those of a mapping that is written out included."""
+        given = dict(zip(parameters, call.args))
+        for keyword in call.keywords:
+            node = self._node(keyword.value)
+            if keyword.arg is not None:
+                given[keyword.arg] = keyword.value
+            elif isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
+                given |= self._arguments(node)
             elif isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
                 given |= {str(getattr(key, "value", "")): value for key, value in zip(node.keys, node.values)}
             else:
-                self.unread[f"**{ast.unparse(mapping)}"] = self.text(mapping)
+                self.unread[f"**{ast.unparse(keyword.value)}"] = self.text(keyword.value)
         return given
 
     def _add(self, key: str, value: ast.expr) -> None:
+        key = self.table.renamed.get(key, key)
         try:
             self.settings[key] = self._value(value)
         except Unread:
@@ -179,10 +166,8 @@ def read_script(text: str, path: str, table: Table, wanted: str | None) -> tuple
         wanted: the class to translate, where a script trains several times; None takes the first.
     """
     try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise ConfigError(f"'{path}' is not Python", where=f"line {error.lineno}", why=str(error.msg)) from error
-    except ValueError as error:
+        tree = ast.parse(text, path)
+    except (SyntaxError, ValueError) as error:
         raise ConfigError(f"'{path}' is not Python", why=str(error)) from error
     script = Script(tree, table)
     first = {script.classes.get(called(call)): call for call in reversed(script.calls)}
@@ -204,11 +189,7 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
     values: dict[ast.AST, ast.expr] = {}
     for node in ast.walk(tree):  # a statement comes before the names in it
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    values |= zip(target.elts, node.value.elts)
-                else:
-                    values[target] = node.value
+            values |= dict.fromkeys(node.targets if isinstance(node, ast.Assign) else [node.target], node.value)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.id if isinstance(node, ast.Name) else f".{node.attr}", values.get(node)
         elif isinstance(node, ast.arg):
