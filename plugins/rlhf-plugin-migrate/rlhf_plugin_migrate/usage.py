@@ -14,11 +14,7 @@ from rlhf_core.cli import OpenGroup
 from rlhf_core.config import Registry, RunConfig, UserError
 
 WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-COMMANDS, SETTINGS = WORDS["commands"], WORDS["settings"]
-"""What other tools call a command, and what people call a setting -> what it is here."""
-OPTIONS = {"model.path": "--model", "dataset.name": "--dataset", "trainer.name": "--algo", "reward.name": "--reward"}
-"""Settings that have an option of their own."""
-OTHERS = {"gpus": "--nproc", "num_processes": "--nproc", "num_gpus": "--nproc", "nproc_per_node": "--nproc"}
+COMMANDS, SETTINGS, OPTIONS, OTHERS = (WORDS[name] for name in ("commands", "settings", "options", "others"))
 DATA = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 
 

@@ -16,21 +16,21 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_LISTS = {name: words(text) for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()}
-NAMES = _LISTS["names"]
+LISTS = {name: words(text) for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()}
+NAMES = LISTS["names"]
 CONJUNCTIONS = frozenset({"and", "but", "for", "nor", "or", "so", "yet"})
-PRONOUNS = frozenset(_LISTS["pronouns"])
-STOP_WORDS = frozenset(_LISTS["stop_words"])
+PRONOUNS = frozenset(LISTS["pronouns"])
+STOP_WORDS = frozenset(LISTS["stop_words"])
 """English function words and the pieces of contractions, as NLTK's list has them."""
-CAPITALS = _LISTS["capitals"]
+CAPITALS = LISTS["capitals"]
 """European capitals north of 45 degrees, by latitude."""
-AFRICA = tuple(name.replace("_", " ") for name in _LISTS["africa"])
+AFRICA = tuple(name.replace("_", " ") for name in LISTS["africa"])
 """What the names of Africa's countries hold, without accents and in lower case."""
-MINOR = frozenset(_LISTS["minor"])
+MINOR = frozenset(LISTS["minor"])
 """Words that title case may leave in lower case."""
-VERBS = frozenset(_LISTS["verbs"])
+VERBS = frozenset(LISTS["verbs"])
 """Common verbs in the base form, and auxiliaries."""
-NOT_VERBS = frozenset(_LISTS["not_verbs"])
+NOT_VERBS = frozenset(LISTS["not_verbs"])
 _VOWELS = re.compile(r"[aeiouy]+")
 _EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2300-\u23ff\u2b00-\u2bff\u2190-\u21ff\u3030\u303d"
