@@ -4,9 +4,11 @@ algorithms, with a short list of abbreviations in place of the trained one."""
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import zip_longest
+from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_plugin_verifiers.instructions.lexicon import LISTS
@@ -107,34 +109,8 @@ def _realign(pieces: list[str]) -> list[str]:
     return realigned
 
 
-_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(p, re.IGNORECASE), r)
-    for p, r in (
-        (r"([«“‘„]|[`]+)", r" \1 "),
-        (r"^\"", r"`` "),
-        (r"(``)", r" \1 "),
-        (r"([ (\[{<])(\"|'{2})", r"\1 `` "),
-        (r"([»”’])", r" \1 "),
-        (r"''", " '' "),
-        (r'"', " '' "),
-        (r"([^.])(\.)([\])}>\"'»”’ ]*+)\s*+$", r"\1 \2 \3 "),
-        (r"([:,])([^\d])", r" \1 \2"),
-        (r"([:,])$", r" \1 "),
-        (r"\.{2,}", r" \g<0> "),
-        (r"[;@#$%&]", r" \g<0> "),
-        (r"[?!]", r" \g<0> "),
-        (r"([^'])' ", r"\1 ' "),
-        (r"[\]\[(){}<>]", r" \g<0> "),
-        (r"--", " -- "),
-        (r"([^' ])('s|'m|'d|')(?= |$)", r"\1 \2 "),
-        (r"([^' ])('ll|'re|'ve|n't)(?= |$)", r"\1 \2 "),
-        (r"\b(can)(not)\b", r" \1 \2 "),
-        (r"\b(gon|wan)(na)\b", r" \1 \2 "),
-        (r"\b(gim|lem)(me)\b", r" \1 \2 "),
-        (r"\b(got)(ta)\b", r" \1 \2 "),
-        (r" ('t)(is|was)\b", r" \1 \2 "),
-    )
-)
+_TREEBANK = tomllib.loads(Path(__file__).with_name("treebank.toml").read_text(encoding="utf-8"))
+_STEPS = tuple((re.compile(pattern, re.IGNORECASE), replacement) for pattern, replacement in _TREEBANK["steps"])
 
 
 @lru_cache(maxsize=64)
