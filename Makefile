@@ -46,7 +46,7 @@ $(VENV)/.installed: $(MANIFESTS)
 # setuptools and wheel build the test dependencies that are published as sources only.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(INSTALL) -q setuptools wheel
-	$(INSTALL) -q --no-build-isolation -e '.[dev,docs,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
+	$(INSTALL) -q --no-build-isolation -e '.[dev,docs]' $(patsubst %,-e './%[test]',$(TESTED))
 	@touch $@
 
 test: install-dev

@@ -42,6 +42,14 @@ class EvalGroup(OpenGroup):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Name the suites that are no commands of their own; none is imported."""
+        from rlhf_core.config import Registry
+
+        names = {entry.name for entry in Registry().entries("benchmark")} - set(self.list_commands(ctx))
+        with formatter.section("Suites"):
+            formatter.write_text(", ".join(sorted(names)))
+
 
 @click.group("eval", cls=EvalGroup, path="eval", lazy=COMMANDS)
 def evaluation() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli import context_of, open_registry
+from rlhf_core.cli.main import main
 from rlhf_core.data.curriculum import read_values
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
@@ -333,3 +334,11 @@ def test_suites_are_listed(rlhf: Rlhf) -> None:
     names = {r["suite"] for r in json.loads(rlhf("eval", "suites", "--json").out)}
     assert {"gsm8k", "math", "ifeval", "mbpp", "humaneval", "prompts"} <= names
     assert "compare" in rlhf("eval", "--help").out
+
+
+def test_the_help_names_every_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    listed = capsys.readouterr().out
+    assert all(entry.name in listed for entry in open_registry().entries("benchmark"))
+    assert "Suites:" in listed

@@ -18,24 +18,27 @@ from typing import Any
 
 import click
 
-from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
+from rlhf_core.plugins.entry_points import Entry, brought_by, disabled_distributions, entries_of, load_entry
 from rlhf_core.types.errors import ConfigError, PluginError, RlhfError, did_you_mean
 
 LENGTH = 110
 
 
 def description(value: str) -> str:
-    """First sentence of a command's help."""
+    """First sentence of the help of a command, or of the docstring of a component."""
     module, _, name = value.partition(":")
     try:
         tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
     except (OSError, ImportError, ValueError, SyntaxError):  # a call of the command says what is wrong
         return ""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             texts = options(node.decorator_list)
             text = texts.get("short_help") or texts.get("help") or ast.get_docstring(node) or ""
             return click.Command(name, help=text).get_short_help_str(LENGTH)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
+            texts = [str(value.value) for value in node.value.args if isinstance(value, ast.Constant)]
+            return click.Command(name, help=texts[-1] if texts else None).get_short_help_str(LENGTH)
     return ""
 
 
@@ -137,6 +140,8 @@ class OpenGroup(click.Group):
             near = difflib.get_close_matches(args[0], known, n=1)
             meant = next(answers(USAGE_GROUP, error, args, KeyHints), "")
             hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
+            if distribution := brought_by("command", self._below(args[0])):
+                hint = f" pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
             ctx.fail(f"{error.message}{hint}")
         return super().resolve_command(ctx, args)
 
@@ -153,10 +158,9 @@ class OpenGroup(click.Group):
             formatter.write_dl(rows)
 
     def _summary(self, name: str, entries: list[Entry]) -> str:
-        """Of the command itself, from its source; else of the distributions that have commands below it."""
+        """Of the command itself, else of those below it; from their sources."""
         leaves = [e for e in entries if e.name == self._below(name)]
-        text = description(leaves[0].value) if len(leaves) == 1 else ""
-        return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
+        return summary_of(leaves or entries)
 
     def groups(self, ctx: click.Context) -> dict[str, click.Command | None]:
         """Own commands, and groups that only hold commands of distributions; none of a distribution is imported."""
@@ -213,10 +217,10 @@ def load(entries: list[Entry], path: str) -> click.Command:
 
 
 def summary_of(entries: list[Entry]) -> str:
-    """Summaries and names of distributions. Example: ``Benchmarks for language models. (rlhf-eval)``"""
-    names = {e.distribution: e.point.dist for e in entries}
-    about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}
-    return " ".join([*(sorted(filter(None, about)) if len(names) == 1 else ()), f"({', '.join(sorted(names))})"])
+    """What the commands of a group without a text do: its one, or their names. Example: ``list, show (acme-runs)``"""
+    names = ", ".join(dict.fromkeys(entry.name.rpartition(".")[2] for entry in entries))
+    text = description(entries[0].value) if len(entries) == 1 else names
+    return f"{text} ({', '.join(sorted({entry.distribution for entry in entries}))})".strip()
 
 
 def command_problem(root: click.Command, entry: Entry) -> RlhfError | None:

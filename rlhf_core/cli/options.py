@@ -61,7 +61,7 @@ def run_options(command: F) -> F:
 
 def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
     """Short options as configuration keys: ``{"algo": "grpo"}`` as ``{"trainer": {"name": "grpo"}}``."""
-    from rlhf_core.config.load import dataset_sugar
+    from rlhf_core.data.settings import spell_dataset
 
     out: dict[str, Any] = {"trainer": {"name": names["algo"]}} if names.get("algo") else {}
     out |= {
@@ -72,7 +72,7 @@ def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
     if names.get("model"):
         out["model"] = {"path": names["model"]}
     if names.get("dataset"):
-        out["dataset"] = dataset_sugar(names["dataset"])
+        out["dataset"] = spell_dataset({"name": names["dataset"]})
     if names.get("seed") is not None:
         out["seed"] = names["seed"]
     return out

@@ -11,7 +11,9 @@ from rlhf_core.plugins.registry import KINDS
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
 
-LISTED = (*KINDS, "command", "hook")
+OTHERS = ("key_hints", "launcher", "modality", "model", "model_file", "tool_format", "usage_hints")
+"""Groups of functions, ``rlhf.NAME``."""
+LISTED = (*KINDS, *OTHERS, "command", "hook")
 
 
 @click.group()
@@ -23,8 +25,9 @@ def plugins() -> None:
 @click.option("--kind", type=click.Choice(LISTED), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(kind: str | None, as_json: bool) -> None:
-    """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
+    """Components, commands and hooks that are installed; with --kind what each is. Imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.cli.groups import description
     from rlhf_core.plugins.entry_points import disabled_distributions
 
     entries = declared(kind)
@@ -32,19 +35,19 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         emit_json([{**entry.describe(), "disabled": entry.distribution in off} for entry in entries])
         return
-    table(
-        ("kind", "name", "distribution", "version", ""),
-        ((e.kind, e.name, e.distribution, e.version, "disabled" if e.distribution in off else "") for e in entries),
-    )
+    about = ["disabled" if e.distribution in off else description(e.value) if kind else "" for e in entries]
+    rows = ((e.kind, e.name, e.distribution, e.version, text) for e, text in zip(entries, about))
+    table(("kind", "name", "distribution", "version", "" if kind else "what each is: --kind KIND"), rows)
 
 
 def declared(kind: str | None = None) -> list[Entry]:
-    """What installed distributions declare, disabled ones too: components, commands and hooks. Imports nothing."""
+    """What installed distributions declare, disabled ones too. Imports nothing."""
     from rlhf_core.cli.groups import command_entries
     from rlhf_core.plugins.entry_points import entries_of
     from rlhf_core.plugins.registry import Registry
 
     entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
+    entries += [entry for name in OTHERS if kind in (None, name) for entry in entries_of(f"rlhf.{name}")]
     entries += command_entries(disabled=()) if kind in (None, "command") else []
     return entries + (entries_of("rlhf") if kind in (None, "hook") else [])
 

@@ -168,6 +168,7 @@ def launch_shown(
     printer = StepPrinter(config, folder, quiet=quiet)
     try:
         with printer:
+            printer.say(f"loading model and data; the run is kept in {folder}")
             display = Display(printer.say, printer.step, printer.work)
             return folder, launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, display=display)
     finally:

@@ -87,6 +87,8 @@ def train(
             config = resolved.config.with_precision()
             config = config if dry_run else pinned(config)
             plan = plan_run(registry, hooks, config, processes or 1)
+        if not as_json:
+            click.echo(f"{config.trainer.name}, {config.model.path}: checking model, data and memory", err=True)
         preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:
             plan = with_rows(plan, registry, config, dry_run=dry_run)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlhf_core.config.recipe import as_mapping, plain
+from rlhf_core.config.recipe import chosen_names, plain
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import SourceSettings, source_options
 from rlhf_core.plugins.registry import KINDS, Registry
@@ -47,12 +47,7 @@ class KeyHints:
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
         self.registry, self.settings = registry, settings
-        sections = {slot: as_mapping(slot, settings.get(slot)) for slot in KINDS}
-        self.chosen = {
-            slot: str(plain(section["name"]))
-            for slot, section in sections.items()
-            if isinstance(section, Mapping) and "name" in section
-        }
+        self.chosen = {slot: str(plain(s["name"])) for slot, s in chosen_names(settings).items() if slot in KINDS}
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,9 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_core.config.hints import KeyHints
-from rlhf_core.config.recipe import Setting, algorithm_recipe, as_mapping, fill, label, nested, plain
+from rlhf_core.config.recipe import algorithm_recipe, as_mapping, chosen_names, fill, label, nested, plain
 from rlhf_core.config.recipe import merge_settings as merge_settings
 from rlhf_core.config.run import RunConfig
-from rlhf_core.data.settings import spell_dataset
 from rlhf_core.plugins.registry import SHORT_FIELDS, Registry
 from rlhf_core.plugins.validation import explain_invalid
 from rlhf_core.types.errors import ConfigError, did_you_mean
@@ -82,16 +81,25 @@ def _with_algo(layer: Mapping[str, Any]) -> Mapping[str, Any]:
 def _as_installed(registry: Registry, user: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with the components' names as they are installed: ``GRPO`` is ``grpo``."""
     settings = dict(user)
-    for key in SHORT_FIELDS & set(user):
-        section = as_mapping(key, user[key])
-        named = section.get("name") if isinstance(section, dict) else None
-        if isinstance(plain(named), str):
-            name = registry.spelled(key, plain(named))
-            settings[key] = {**section, "name": named._replace(value=name) if isinstance(named, Setting) else name}
+    for key, chosen in chosen_names(user).items():
+        if key in SHORT_FIELDS and isinstance(plain(chosen["name"]), str):
+            name = registry.spelled(key, plain(chosen["name"]))
+            settings[key] = {**as_mapping(key, user[key]), "name": chosen["name"]._replace(value=name)}
     return settings
 
 
+def unfilled(settings: Any, place: str = "") -> Iterator[str]:
+    """Dotted keys that hold ``???``, which stands where the user has to choose."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            yield from unfilled(value, f"{place}.{key}".removeprefix("."))
+    elif plain(settings) == "???":
+        yield place
+
+
 def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
+    if keys := ", ".join(unfilled(user)):
+        raise ConfigError(f"not filled in: {keys}", why="a value is ???", fix="write it, or --set KEY=VALUE")
     user = _as_installed(registry, user)
     section = as_mapping("trainer", user.get("trainer"))
     if not isinstance(section, dict) or "name" not in section:
@@ -123,11 +131,6 @@ def check_micro_batches(user: Mapping[str, Any]) -> None:
             why="each says how an update is cut into micro-batches",
             fix="leave one of them out",
         )
-
-
-def dataset_sugar(name: str) -> dict[str, Any]:
-    """What ``--dataset NAME`` stands for."""
-    return spell_dataset({"name": name})
 
 
 class _Loader(yaml.SafeLoader):

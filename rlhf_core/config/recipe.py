@@ -75,8 +75,8 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def same_component(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> bool:
-    """Whether two mappings may be settings of one component: the same name, or one side without."""
-    return "name" not in upper or "name" not in lower or plain(lower["name"]) == plain(upper["name"])
+    """Whether two mappings may be settings of one component: the same name, or one side without or with ``???``."""
+    return "name" not in upper or "name" not in lower or plain(lower["name"]) in ("???", plain(upper["name"]))
 
 
 BASE_COMPANIONS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn", "strategy": "auto"}
@@ -100,7 +100,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
         **label(named, f"companion of algorithm {algorithm}"),
         **_of_environment(registry, trainer, user),
     }
-    recipe = fill(_names(user), _loss_recipe(registry, trainer, user, companions))
+    recipe = fill(chosen_names(user), _loss_recipe(registry, trainer, user, companions))
     run = fill(user, companions)
     recipe = fill(recipe, data_recipe(registry, trainer, plain(run.get("dataset")), run))
     recipe = fill(recipe, companions)
@@ -155,7 +155,7 @@ def _left_open(settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str
     return open_settings
 
 
-def _names(user: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_names(user: Mapping[str, Any]) -> dict[str, Any]:
     """Which components the user chooses, without their settings."""
     sections = {key: as_mapping(key, value) for key, value in user.items()}
     return {key: {"name": s["name"]} for key, s in sections.items() if isinstance(s, dict) and "name" in s}

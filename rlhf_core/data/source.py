@@ -41,6 +41,7 @@ class Source:
         check_component("dataset", self.component, self.component_label)
         self.reader = RowReader(self.label, settings.columns)
         self._read: dict[tuple[str, str], list[RawRow]] = {}
+        self._keys: dict[tuple[str, int], str] = {}
 
     def records(
         self, kind: str, split: str, counts: Counter[str], heldout_keys: Set[str] | None = None
@@ -105,10 +106,13 @@ class Source:
 
     def key(self, record: RawRow) -> str:
         """Hash of what a row asks; without the template around it where the component has ``question()``."""
-        question = getattr(self.component, "question", None)
-        with component_errors(self.component_label, "question()"):
-            question_text = str(question(record.split, record.number)) if callable(question) else None
-        return row_key(self.reader, record, question_text)
+        row = record.split, record.number
+        if row not in self._keys:
+            question = getattr(self.component, "question", None)
+            with component_errors(self.component_label, "question()"):
+                question_text = str(question(*row)) if callable(question) else None
+            self._keys[row] = row_key(self.reader, record, question_text)
+        return self._keys[row]
 
     def conversation(self, messages: tuple[Message, ...], record: RawRow) -> tuple[Message, ...]:
         """Apply prompt template and system prompt; a row without a prompt is refused."""

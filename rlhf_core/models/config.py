@@ -19,7 +19,7 @@ class LoraSettings(Config):
     alpha: float = Field(default=32.0, gt=0)
     """An adapter's output is scaled by ``alpha / r``."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Only 0: the model is trained without dropout, so that sampled and trained logprobs mean the same."""
+    """Only 0: nothing is trained with dropout, so that the same tokens have the same logprobs in every pass."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head, and
     in a mixture of experts neither the router nor experts that are one tensor."""
@@ -29,7 +29,7 @@ class LoraSettings(Config):
         if self.dropout:
             raise ConfigError(
                 f"lora.dropout {self.dropout} would have no effect",
-                why="the model is trained without dropout, so that sampled and trained logprobs mean the same",
+                why="nothing is trained with dropout, so that the same tokens have the same logprobs in every pass",
                 fix="leave it at 0; lower lora.r or trainer.epochs against overfitting",
             )
         return self

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +76,9 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
-    with _parsed_once(source):
-        tokenizer = load_tokenizer(config)
-        model = None if weights else _without_weights(config, source)
-        model = _load_model(config, source) if model is None else model
+    tokenizer = load_tokenizer(config)
+    model = None if weights else _without_weights(config, source)
+    model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
     if modality_of(tokenizer) is None:
         mask_ids_without_text(model, tokenizer.get_vocab().values())
@@ -112,10 +108,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: cannot be loaded.
     """
-    from transformers import AutoTokenizer
-
     source = resolve_model(config.path)
-    if source.local and not source.gguf:
+    if source.local:
         verify_files(source.path)
     model_path, options = source.path, load_options(config, source)
     for folder in () if source.adapter is None else (Path(source.adapter), Path(source.adapter).parent):
@@ -124,7 +118,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
             model_path, options = str(folder), load_options(config, Source(str(folder)))
             break
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path, **options)
+        tokenizer = _read_tokenizer(model_path, options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
         raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
@@ -140,21 +134,18 @@ def load_tokenizer(config: ModelConfig) -> Any:
     return tokenizer
 
 
-@contextmanager
-def _parsed_once(source: Source) -> Generator[None, None, None]:
-    """Parse a ``.gguf`` file once: transformers does so three times, minutes where the vocabulary is large."""
-    if source.gguf is None or find_spec("gguf") is None:
-        yield
-        return
-    gguf = import_module("gguf")
-    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    try:
-        for name, function in slow.items():
-            setattr(gguf, name, cache(function))
-        yield
-    finally:
-        for name, function in slow.items():
-            setattr(gguf, name, function)
+def _read_tokenizer(model_path: str, options: dict[str, Any]) -> Any:
+    """As ``AutoTokenizer`` does, for which transformers imports torch and the model's code; of a folder whose tokenizer
+    is all in ``tokenizer.json``, as transformers 5 notes when it writes one, without them.
+    """
+    file = Path(model_path) / "tokenizer_config.json"
+    if file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "TokenizersBackend":
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(model_path)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path, **options)
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:
@@ -168,7 +159,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             source.path,
             dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention_or_eager,
-            use_safetensors=None if source.gguf else True,
+            use_safetensors=True,
             output_loading_info=True,
             **load_options(config, source),
         )
@@ -179,7 +170,6 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     check_generates(model, config.path)
     check_causal(model, config.path)
     _check_weights(info, config.path)
-    clear_quantization_config(model)
     if source.adapter is None:
         return model
     from rlhf_core.models.save import merge_adapter
@@ -194,7 +184,7 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
     from rlhf_core.models.slices import build_without_weights
 
-    if source.gguf or source.adapter is not None:
+    if source.adapter is not None:
         return None
     options = load_options(config, source)
     try:
@@ -257,8 +247,6 @@ def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
     revision = config.revision if source.adapter is None else source.revision
     if revision is not None:
         options["revision"] = revision
-    if source.gguf:
-        options["gguf_file"] = source.gguf
     if not source.local and not hub_reachable():
         options["local_files_only"] = True
     return options
@@ -287,14 +275,6 @@ def context_length(model: Any, config: ModelConfig) -> int:
             )
         model_limit = steady
     return min(model_limit, config.max_context or model_limit)
-
-
-def clear_quantization_config(model: Any) -> None:
-    """Drop the marks that a GGUF file leaves: the weights are ordinary floats now and are to be saved as such."""
-    for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer"), (model, "quantization_method")):
-        if hasattr(owner, name):
-            delattr(owner, name)
-    model.is_quantized = False
 
 
 UNASKED = re.compile(
@@ -345,15 +325,7 @@ def explain_failure(error: Exception, config: ModelConfig, source: Source, what:
     """The error for the most likely cause."""
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
-    if source.gguf and isinstance(error, ImportError):
-        summary, fix = f"reading '{config.path}' needs the gguf package", "pip install 'rlhf-core[gguf]'"
-    elif source.gguf:
-        summary = f"cannot read the {what} in '{config.path}'"
-        fix = (
-            "the file may be cut short, or of an architecture that transformers does not convert; "
-            "download it again or use the safetensors model"
-        )
-    elif "trust_remote_code" in text:
+    if "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
     elif remedy := next(

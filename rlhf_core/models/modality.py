@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from rlhf_core.plugins.entry_points import entries_of, load_entry
+from rlhf_core.plugins.entry_points import brought_by, entries_of, load_entry
 from rlhf_core.types.errors import ModelError, did_you_mean
 from rlhf_core.types.rollouts import Media, Message
 
 MODALITY_FILE = "modality.json"
 GROUP = "rlhf.modality"
-SHIPPED = {"pocket": "rlhf-plugin-pocket", "pocket-tools": "rlhf-plugin-episodes"}
-"""Model -> the distribution that brings it."""
 _ATTRIBUTE = "rlhf_modality"
 
 
@@ -84,11 +82,22 @@ def embedded_model(name: str) -> str | None:
     if "/" in name or not name:
         return None
     entries = [entry for entry in entries_of("rlhf.model") if entry.name == name]
-    if not entries and name in SHIPPED:
-        raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {SHIPPED[name]}")
+    if not entries and (distribution := brought_by("model", name)):
+        raise ModelError(f"the model '{name}' is not installed", fix=f"pip install {distribution}")
     return (
         str(load_entry(entries[0], f"model '{name}'", "reinstall it, or choose another model")()) if entries else None
     )
+
+
+def converted_model(file: Path) -> Path:
+    """The folder that a plugin makes of a model's file (group ``rlhf.model_file``, named by the file's ending)."""
+    if not file.is_file():
+        raise ModelError(f"there is no file '{file}'", where=str(file.absolute()), fix="check the path")
+    ending = file.suffix.removeprefix(".")
+    entries = [entry for entry in entries_of("rlhf.model_file") if entry.name == ending]
+    if not entries:
+        raise ModelError(f"no installed plugin reads '{file}'", fix=f"pip install rlhf-plugin-{ending}")
+    return load_entry(entries[0], f"the reader of .{ending} files", "reinstall it, or choose another model")(file)
 
 
 def embedded_names() -> list[str]:

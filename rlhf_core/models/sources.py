@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlhf_core.data.manifest import digests, files_read, truncation
-from rlhf_core.models.modality import embedded_model
+from rlhf_core.models.modality import converted_model, embedded_model
 from rlhf_core.models.paths import is_run, model_folder, no_final_model, nothing_there, planned_model
 from rlhf_core.types.errors import ModelError
 
@@ -35,8 +35,6 @@ class Source:
 
     path: str
     """A folder, or a hub id."""
-    gguf: str | None = None
-    """File name inside ``path``."""
     local: bool = True
     adapter: str | None = None
     revision: str | None = None
@@ -45,9 +43,7 @@ class Source:
     @property
     def describe(self) -> str:
         """For error messages."""
-        if self.adapter:
-            return self.adapter
-        return str(Path(self.path) / self.gguf) if self.gguf else self.path
+        return self.adapter or self.path
 
 
 def resolve_model(path: str) -> Source:
@@ -63,7 +59,7 @@ def resolve_model(path: str) -> Source:
         if embedded is not None:
             return Source(str(check_folder(Path(embedded))))
     if path.endswith(".gguf"):
-        return _gguf(folder)
+        return Source(str(check_folder(converted_model(folder))))
     if folder.is_dir():
         if is_run(folder):
             raise no_final_model(folder)
@@ -106,20 +102,6 @@ def _adapter(folder: Path) -> Source:
             f"the model '{base}', which adapter '{folder}' was trained on, cannot be found", why=str(error)
         ) from error
     return replace(source, adapter=str(folder), revision=revision)
-
-
-def _gguf(file: Path) -> Source:
-    if not file.is_file():
-        raise ModelError(f"there is no file '{file}'", where=str(file.absolute()), fix="check the path")
-    with file.open("rb") as handle:
-        magic = handle.read(4)
-    if magic != b"GGUF":
-        raise ModelError(
-            f"'{file}' is not a GGUF file",
-            why=f"it starts with {magic!r}, not b'GGUF'",
-            fix="download it again (a saved web page or a Git LFS pointer looks like this)",
-        )
-    return Source(str(file.parent), gguf=file.name)
 
 
 def check_folder(folder: Path) -> Path:
@@ -179,17 +161,14 @@ def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:
 
 
 def weight_file_bytes(path: str) -> int | None:
-    """Of a local model's weights; None where they are not here. A quantised file is counted as float32."""
+    """Of a local model's weights; None where they are not here."""
     try:
         source = resolve_model(path)
     except ModelError:  # a component's path need not be a model's
         return None
     if not source.local:
         return None
-    folder = Path(source.path)
-    if source.gguf:
-        return 8 * (folder / source.gguf).stat().st_size
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+    return sum(file.stat().st_size for file in Path(source.path).glob("*.safetensors")) or None
 
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -209,7 +188,7 @@ def _is_made_of(path: str, name: str) -> bool:
     try:
         source, shipped = resolve_model(path), Path(resolve_model(name).path)
         folder = Path(source.path)
-        if not source.local or source.gguf or _shape(folder) != _shape(shipped):
+        if not source.local or _shape(folder) != _shape(shipped):
             return False
         ours, theirs = (json.loads((f / "tokenizer.json").read_text())["model"]["vocab"] for f in (folder, shipped))
         return ours == theirs

@@ -29,7 +29,7 @@ class BuildContext:
     run_dir: Path | None = None
     """The run's folder; None outside a run."""
     session: Any = None
-    """The run's :class:`rlhf_core.runs.session.RunSession`."""
+    """The run's :class:`rlhf_core.runs.session.RunSession`; None outside a run."""
     rank: int = 0
     """Which process of the run this is; only rank 0 writes files."""
     world_size: int = 1
@@ -39,7 +39,7 @@ class BuildContext:
     strategy: Any = None
     """Ranks, gradients and devices (``rlhf_core.distributed.Strategy``). None in ``preflight``."""
     datasets: Any = None
-    """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations by split)."""
+    """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations); None before it is read."""
     dry_run: bool = False
     """Nothing is to be run: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
     report: dict[str, Any] = field(default_factory=dict)

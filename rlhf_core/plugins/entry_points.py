@@ -171,6 +171,13 @@ def load_entry(entry: Entry, what: str, fix: str, load: Callable[[], Any] | None
         return (load or entry.point.load)()
 
 
+def brought_by(kind: str, name: str) -> str:
+    """The distribution released with the core that has a component, command or model of a name; "" if none has."""
+    shipped: dict[str, str] = json.loads(Path(__file__).with_name("shipped.json").read_text()).get(kind, {})
+    wanted = normalise(name.rpartition("/")[2])
+    return next((distribution for own, distribution in shipped.items() if normalise(own) == wanted), "")
+
+
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
     """Names of what an installed distribution requires, in its order; none if it is not installed."""
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.plugins.entry_points import (
     CORE,
     Entry,
+    brought_by,
     disabled_distributions,
     load_entry,
     normalise,
@@ -184,6 +185,8 @@ class Registry:
         known = sorted({e.name for e in self._by_kind[kind]})
         others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
         fix = did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}"
+        if not others and (distribution := brought_by(kind, name)):
+            fix = f"pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
         if kind == "reward" and "verifier" in others:
             fix = f"--reward verifier --set reward.verifier={name}"
         return PluginError(

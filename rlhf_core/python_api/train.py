@@ -100,10 +100,10 @@ def _section(value: Any) -> dict[str, Any] | None:
 
 
 def _dataset(value: Any) -> dict[str, Any] | None:
-    from rlhf_core.config.load import dataset_sugar
+    from rlhf_core.data.settings import spell_dataset
 
     if isinstance(value, str | Path):
-        return dataset_sugar(str(value))
+        return spell_dataset({"name": str(value)})
     if isinstance(value, ComponentConfig):
         return _section(value)
     return value.model_dump(exclude_unset=True) if isinstance(value, Config) else None

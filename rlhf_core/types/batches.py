@@ -27,19 +27,20 @@ class TokenBatch:
     """The estimator's, one per token; that of a completion stands at each of its tokens. None for ``labels``."""
     old_logprobs_BT: torch.Tensor | None = None
     """What the ratio is relative to: the policy's logprobs at the start of the step. With one update per step they are
-    this forward's own, detached. The engine's are ``behaviour_logprobs_BT``. No gradient."""
+    this forward's own, detached; a run never gives None. The engine's are ``behaviour_logprobs_BT``. No gradient."""
     ref_logprobs_BT: torch.Tensor | None = None
     """Under the reference policy, at the sampling temperature; None where nothing asks for it. No gradient."""
     behaviour_logprobs_BT: torch.Tensor | None = None
-    """As the rollout engine reported them when it sampled; for importance correction and the mismatch check."""
+    """As the rollout engine reported them; for importance correction and the mismatch check. None for ``labels``."""
     entropy_BT: torch.Tensor | None = None
-    """Entropy in nats of the policy's distribution at each place, with gradient."""
+    """Entropy in nats of the policy's distribution at each place, with gradient. Every run gives it to every loss; None
+    only in a batch that somebody makes without it, as in a test of a loss."""
     values_BT: torch.Tensor | None = None
     """The critic's value of the state before each token, with gradient; None without a critic, as the two below."""
     old_values_BT: torch.Tensor | None = None
-    """The same when the rollout batch was estimated. No gradient."""
+    """The same when the rollout batch was estimated, or None. No gradient."""
     returns_BT: torch.Tensor | None = None
-    """The critic's targets."""
+    """The critic's targets, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ class UnpairedBatch:
     desirable_B: torch.Tensor
     """Bool; True where the response is one to make more likely."""
     ref_logprobs_B: torch.Tensor | None = None
-    """Under the reference policy. No gradient."""
+    """Under the reference policy; None without one. No gradient."""
     kl_B: torch.Tensor | None = None
-    """KL(policy || reference) in nats per response, estimated once for the whole batch, at least 0. No gradient."""
+    """KL(policy || reference) in nats per response, one estimate for the batch, at least 0; None without one."""
     beta_scale_B: torch.Tensor | None = None
     """What a beta schedule multiplies the loss's beta by; None is 1."""
 

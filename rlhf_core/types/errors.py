@@ -84,14 +84,20 @@ class StopRun(Exception):
         super().__init__(reason)
 
 
+def denies(name: str) -> bool:
+    """Whether a name says that something is not there. Example: ``no_baseline``"""
+    return not {"no", "non", "not", "without"}.isdisjoint(name.lower().replace("-", "_").split("_"))
+
+
 def did_you_mean(name: str, known: Iterable[str], limit: int = 3, prefix: str = "") -> str:
-    """Return ``"did you mean 'x'?"`` for the nearest known names, each with ``prefix`` in front, or an empty string.
+    """Return ``"did you mean 'x'?"`` for the nearest known names, each with ``prefix`` in front, or an empty string. To
+    a name that denies something no name is near that does not.
 
     Example:
         >>> did_you_mean("grop", ["grpo", "sft"])
         "did you mean 'grpo'?"
     """
-    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
+    near = difflib.get_close_matches(name, [k for k in known if denies(k) or not denies(name)], n=limit, cutoff=0.6)
     return f"did you mean {' or '.join(repr(prefix + n) for n in near)}?" if near else ""
 
 

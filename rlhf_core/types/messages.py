@@ -311,7 +311,7 @@ class ToolResult:
     content: str
     status: TurnStatus = TurnStatus.OK
     score: float | None = None
-    """A reward for this result alone."""
+    """A reward for this result alone; None: there is none."""
     done: bool = False
     """The episode ends here; the policy writes no more."""
 

@@ -149,7 +149,7 @@ class RolloutRequest:
     group_index: int
     """Number of the completion within its prompt's group, from 0."""
     seed: int
-    """No two requests of a batch have the same."""
+    """From the run's seed, step, prompt and number; no two requests of a batch have the same."""
     max_tokens: int | None = None
     """Fewer tokens than ``SamplingParams.max_tokens`` for this one; None leaves it at that."""
 
@@ -181,6 +181,7 @@ class Rollout:
     text: str
     """What the policy wrote, of an episode its last turn, decoded without special tokens; never re-encoded."""
     seed: int
+    """Its request's."""
     mask_T: npt.NDArray[np.bool_] | None = None
     """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -240,7 +241,8 @@ class Score:
     """
 
     value: float | None
-    """Higher is better; None where ``status`` is not ``ok``."""
+    """Higher is better. None where ``status`` is not ``ok``: a missing score is never 0. Its completion is counted,
+    left out of the statistics of its group and not trained on; too many end the run (``max_missing_fraction``)."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """What the value is made of, for the trace and the metrics."""
     status: ScoreStatus = ScoreStatus.OK
@@ -322,9 +324,10 @@ class Advantages:
     """
 
     values: Sequence[float | npt.NDArray[np.float32] | None]
+    """None: not trained on."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     returns: Sequence[npt.NDArray[np.float32] | None] | None = None
-    """With a critic: its targets, ``[T_i]`` where there is an advantage."""
+    """With a critic: its targets, ``[T_i]``, None where there is no advantage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +356,7 @@ class JudgeReply:
     """What a judge answered; like a missing score, a missing answer is a status and never an empty text."""
 
     text: str | None
+    """None where ``status`` is not ``ok``."""
     status: ScoreStatus = ScoreStatus.OK
     detail: str = ""
     input_tokens: int = 0

@@ -8,35 +8,11 @@ writes one with pocket's tokenizer, for measurements on cards.
 from __future__ import annotations
 
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
-SHAPES: dict[str, dict[str, int]] = {
-    "llama-1m": {
-        "vocab_size": 2048,
-        "hidden_size": 128,
-        "intermediate_size": 352,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    },
-    "llama-11m": {
-        "vocab_size": 8192,
-        "hidden_size": 320,
-        "intermediate_size": 864,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 5,
-        "num_key_value_heads": 1,
-    },
-    "llama-135m": {
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-    },
-}
-"""Sizes by name; heads are 64 wide. The last is SmolLM2-135M's."""
+SHAPES: dict[str, dict[str, int]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
 def random_llama(shape: str, context: int = 4096, seed: int = 0) -> Any:

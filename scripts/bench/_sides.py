@@ -6,11 +6,8 @@ round, so whatever else the machine does meets both. Each side's first step is a
 
 from __future__ import annotations
 
-import atexit
-import functools
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.models import resolve_model
 from scripts.bench._work import work_of
 
 ROOT = Path(__file__).parents[2]
@@ -94,20 +92,9 @@ class Side:
         return round(statistics.median(s[key] for s in self.steps), 3)
 
 
-@functools.cache
 def as_folder(model: Path | str) -> Path:
-    """Both sides read the same safetensors folder; a ``.gguf`` file, or the pocket model, is converted once."""
-    if Path(model).is_dir():
-        return Path(model).resolve()
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.load import load_policy
-    from rlhf_core.models.save import save_model
-
-    loaded = load_policy(ModelConfig(path=str(model)))
-    scratch = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, scratch)
-    save_model(loaded.model, loaded.tokenizer, Path(scratch) / "model")
-    return Path(scratch) / "model"
+    """Both sides read the same safetensors folder; a ``.gguf`` file is converted once."""
+    return Path(resolve_model(str(model)).path).resolve()
 
 
 def smollm2() -> Path:

@@ -15,7 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.bench._memory_run import in_processes, plan_and_measure
+from scripts.bench._memory_run import plan_and_measure
+from scripts.bench._sides import as_folder, smollm2
 
 PHASES = ("load", "rollout", "update", "checkpoint")
 OFFLINE = (
@@ -120,24 +121,8 @@ def equal_rows() -> dict[str, str]:
     return {name: str(file) for name, file in files.items()}
 
 
-@cache
-def safetensors_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="memory-plan-135m-")
-    in_processes([partial(_write_safetensors, os.environ["RLHF_SMOLLM2_GGUF"], folder)])
-    return folder
-
-
-def _write_safetensors(path: str, folder: str) -> None:
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.load import load_policy
-
-    loaded = load_policy(ModelConfig(path=path))
-    loaded.model.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
-
-
 def names_of(model: str, row: Row) -> dict[str, str]:
-    path = safetensors_folder() if model == "135M" else model
+    path = str(as_folder(smollm2())) if model == "135M" else model
     given = ALGORITHMS[row.algo][0]
     return {"algo": row.algo, "model": path, **{key: equal_rows().get(name, name) for key, name in given.items()}}
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.memory_plan import safetensors_folder
+from scripts.bench._sides import as_folder, smollm2
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"pocket": (16, 16, 32, 2), "135M": (8, 64, 64, 1)}
@@ -31,7 +31,7 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def run(model: str) -> dict[str, Any]:
-    figures = on_two_ranks(safetensors_folder() if model == "135M" else model, SIZES[model], ROUNDS[model])
+    figures = on_two_ranks(str(as_folder(smollm2())) if model == "135M" else model, SIZES[model], ROUNDS[model])
     static, ratios = figures["static_bytes"], figures.pop("fsdp_over_ddp")
     return {
         **figures,

@@ -7,9 +7,22 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import algorithms, api, bench, cli, components, contracts, migration, peers, run_config, studies
+from scripts.reference import (
+    algorithms,
+    api,
+    bench,
+    cli,
+    components,
+    contracts,
+    facts,
+    migration,
+    peers,
+    run_config,
+    studies,
+)
 
-FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
 PAGES: Mapping[str, Callable[[], str]] = {
     "algorithms.md": algorithms.page,
@@ -32,16 +45,18 @@ def main() -> int:
         **{FOLDER / name: HEAD + text for name, text in texts.items()},
         **peers.pages(),
         **bench.pages(),
+        **facts.pages(),
+        ROOT / "rlhf_core/plugins/shipped.json": components.shipped(),
     }
     stale = [f for f, text in pages.items() if not f.exists() or f.read_text() != text]
     for file in stale:
-        print(f"{'out of date' if check else 'wrote'}: docs/{file.relative_to(FOLDER.parent)}")
+        print(f"{'out of date' if check else 'wrote'}: {file.relative_to(ROOT)}")
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(pages[file])
     gone = [file for file in FOLDER.rglob("*.md") if file not in pages]
     for file in gone:
-        print(f"{'of nothing any more' if check else 'removed'}: docs/{file.relative_to(FOLDER.parent)}")
+        print(f"{'of nothing any more' if check else 'removed'}: {file.relative_to(ROOT)}")
         if not check:
             file.unlink()
     return 1 if check and (stale or gone) else 0

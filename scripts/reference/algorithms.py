@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.load import resolve
@@ -19,20 +21,7 @@ LEFT_OUT = re.compile(
 )
 """Settings that every algorithm shares: the configuration's reference has them."""
 EMPTY: tuple[Any, ...] = (None, [], {}, "")
-OFF: Mapping[str, Any] = {
-    "trainer.drop_constant_groups": True,
-    "trainer.entropy_coefficient": 0.0,
-    "trainer.entropy_quantile": 1.0,
-    "trainer.ld_alpha": 1.0,
-    "trainer.mask_truncated": False,
-    "trainer.overlong.cache": 0.0,
-    "trainer.overlong.weight": 1.0,
-    "trainer.reference_free": False,
-    "trainer.sft.on": "completion",
-    "trainer.sft.weight": 0.0,
-    "trainer.beta_schedule.end": 1.0,
-    "trainer.beta_schedule.kind": "constant",
-}
+OFF: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 """Values that change nothing: a page names such a setting only where the algorithm gives it another value."""
 BASES: Mapping[str, str] = {
     **dict.fromkeys(("grpo_paper", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp"), "grpo"),

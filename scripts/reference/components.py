@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from rlhf_core.plugins.component import ComponentConfig
-from rlhf_core.plugins.entry_points import Entry
+from rlhf_core.plugins.entry_points import CORE, Entry, scan
 from rlhf_core.plugins.registry import KINDS, Registry
 from scripts.reference.fields import table
 
@@ -43,6 +44,19 @@ def pages() -> Mapping[str, str]:
     index.append("\n## study\n\n[Studies](studies.md) have a page of their own.\n")
     kinds = " · ".join(f"[{kind}](#{kind}) ({count})" for kind, count in counts.items())
     return {"components.md": f"{INTRO}\n{kinds} · [study](#study)\n{''.join(index)}", **texts}
+
+
+def shipped() -> str:
+    """For errors of the core: kind -> name -> the distribution of ours that has it, none of the core's own; a group of
+    commands has the name of its first.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for entry in sorted(scan(), key=lambda entry: entry.distribution):
+        if entry.distribution.startswith("rlhf-") and entry.distribution != CORE and entry.kind != "hook":
+            of_kind = rows.setdefault(entry.kind, {})
+            for name in {entry.name, entry.name.partition(".")[0]}:
+                of_kind.setdefault(name, entry.distribution)
+    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
 
 
 def index_row(entry: Entry, config: type[ComponentConfig]) -> str:

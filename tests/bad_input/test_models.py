@@ -49,3 +49,26 @@ def test_max_tokens_beyond_the_context(refused: Refused) -> None:
 
 def test_lora_on_no_layer(refused: Refused) -> None:
     refused("--set", "model.lora.target_modules=q_porj", says=("target_modules", "q_porj", "q_proj"))
+
+
+VISION = {
+    "model_type": "llava",
+    "text_config": {"model_type": "llama"},
+    "vision_config": {"model_type": "clip_vision_model"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "gemma2", "num_hidden_layers": 1}, ("has no sdpa attention", "model.attention=eager")),
+        ({"model_type": "gpt_neo"}, ("has no sdpa attention", "model.attention=eager")),
+        (VISION, ("is not a causal language model", "text alone")),
+    ],
+    ids=["gemma2", "gpt_neo", "llava"],
+)
+def test_the_remedy_follows_the_error(
+    refused: Refused, model_folder: Path, config: dict[str, object], says: tuple[str, ...]
+) -> None:
+    (model_folder / "config.json").write_text(json.dumps(config))
+    refused("--model", model_folder, says=says)

@@ -62,7 +62,7 @@ def test_unknown_name(refused: Refused, options: tuple[str, ...], says: tuple[st
         ("trainer.optimizer.betas=[0.9, 1.0]", ("optimizer.betas.1", "less than 1")),
         ("trainer.optimizer.eps=0", ("optimizer.eps", "greater than 0")),
         ("trainer.sampling.min_tokens=99", ("min_tokens 99 is more than max_tokens",)),
-        ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "without dropout")),
+        ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "nothing is trained with dropout")),
         ("trainer.optimizer=fast", ("'trainer.optimizer'", "'fast'")),
         ("trainer.reduction=median", ("'trainer.reduction'", "token_mean", "median")),
         ("model.lora=16", ("'model.lora'", "16")),

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterable
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlhf_core.cli.main import main
+from rlhf_core.models import Formatter, ModelConfig, ModelError, load_tokenizer, resolve_model
+from rlhf_plugin_preflight.datacheck.duplicates import (
+    BANDS,
+    LOOKED_AT,
+    ROWS_OF_BAND,
+    candidates,
+    shingles_of,
+    signatures,
+)
+from rlhf_plugin_preflight.datacheck.items import Item
+from rlhf_plugin_preflight.datacheck.lengths import Measure, tokens_of
 
 Check = Callable[..., tuple[int, Any]]
 STORY = "the quick brown fox jumps over the lazy dog while seven green parrots watch from a tall old oak tree"
@@ -254,3 +271,86 @@ def test_a_conversation_that_the_model_cannot_be_given_is_broken(check: Check) -
     (row,) = result["broken"]
     assert row["where"] == "train.jsonl, line 1"
     assert "cannot be written without a chat template" in row["what"]
+
+
+@pytest.mark.parametrize("model", ["pocket", "pocket-tools"])
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_rows_tokenized_together_are_as_long_as_one_by_one(model: str, data: st.DataObject) -> None:
+    """Whatever stands in a row: names of special tokens, calls, several turns, several completions, nothing."""
+    formatter = Formatter(tokenizer_of(model), "auto")
+    specials = st.sampled_from([*formatter.text.specials, "<tool_call>", " ", "\n"])
+    text = st.one_of(st.text(max_size=20), st.lists(st.one_of(specials, st.text(max_size=5)), max_size=4).map("".join))
+    asked = st.lists(text.map(lambda t: {"role": "user", "content": t}), min_size=1, max_size=1).map(tuple)
+    replies = st.lists(text, max_size=3).map(tuple)
+    row = st.tuples(asked, replies).map(lambda parts: Item("row", "train", *parts))
+    rows = data.draw(st.lists(row, max_size=8))
+    measure = Measure.__new__(Measure)
+    measure.formatter, measure.limit, measure.becomes, measure.why = formatter, 1 << 30, "", ""
+    refused: list[Any] = []
+    together = measure.lengths(rows, refused).counts
+    alone: list[int] = []
+    for item in rows:
+        with suppress(ModelError):
+            alone.append(tokens_of(item, formatter))
+    assert together == alone
+    assert len(refused) == len(rows) - len(alone)
+
+
+@functools.cache
+def tokenizer_of(model: str) -> Any:
+    return load_tokenizer(ModelConfig(path=model))
+
+
+def test_tokenizing_together_is_what_happens(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_plugin_preflight.datacheck.lengths.tokens_of", None)
+    code, report = check([demo(f"What is {n} + 1?") for n in range(20)], "--algo", "sft", *ALL)
+    assert (code, report["lengths"]["train"]["min"]) == (0, 14)
+
+
+def test_a_tokenizer_that_needs_no_torch_is_read_without_it(check: Check) -> None:
+    write("train.jsonl", [demo(f"What is {n} + 1?") for n in range(20)])
+    code = (
+        "import sys; from rlhf_core.cli.main import main\n"
+        "try: main(['data', 'check', 'train.jsonl', '--algo', 'sft'])\n"
+        "except SystemExit as done: assert not done.code\n"
+        "assert 'transformers' in sys.modules and 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("model", ["pocket", "pocket-tools", "pocket-voice"])
+def test_the_light_reader_reads_what_autotokenizer_does(model: str) -> None:
+    from transformers import AutoTokenizer
+
+    ours, theirs = load_tokenizer(ModelConfig(path=model)), AutoTokenizer.from_pretrained(resolve_model(model).path)
+    assert type(ours) is type(theirs)
+    assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
+    assert ours.special_tokens_map == theirs.special_tokens_map
+    assert ours.init_kwargs == theirs.init_kwargs
+
+
+def found_one_by_one(shingles: Sequence[frozenset[int]], boundary: int | None) -> list[tuple[int, int]]:
+    """The pairs of texts with a band in common, by comparing each text with the buckets so far."""
+    buckets: dict[tuple[int, bytes], list[int]] = {}
+    pairs: set[tuple[int, int]] = set()
+    for index in (i for i, texts in enumerate(shingles) if texts):
+        signature = signatures([shingles[index]])[0]
+        for band in range(BANDS):
+            part = signature[band * ROWS_OF_BAND : (band + 1) * ROWS_OF_BAND]
+            bucket = buckets.setdefault((band, part.tobytes()), [])
+            pairs |= {(other, index) for other in bucket if boundary is None or other < boundary <= index}
+            if len(bucket) < LOOKED_AT and (boundary is None or index < boundary):
+                bucket.append(index)
+    return sorted(pairs)
+
+
+@given(
+    words=st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=12).map(" ".join), max_size=60),
+    boundary=st.one_of(st.none(), st.integers(0, 60)),
+)
+@settings(max_examples=60, deadline=None)
+def test_candidates_are_those_that_one_by_one_comparison_finds(words: list[str], boundary: int | None) -> None:
+    shingles = [shingles_of(text) for text in words]
+    assert candidates(shingles, boundary) == found_one_by_one(shingles, boundary)

@@ -25,9 +25,7 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
     assert findings["torch"]["detail"] == metadata.version("torch")
     assert {
         "python",
-        "gguf",
         "peft",
-        "bitsandbytes",
         "cpu",
         "model pocket",
         "model pocket-tools",

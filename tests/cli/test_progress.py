@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -155,3 +156,33 @@ def test_an_offline_run_reports_its_evaluations(rlhf: Any, monkeypatch: pytest.M
     out = rlhf("train", "--algo", "sft", *options, "--run-dir", "run")
     assert out.code == 0, out.err
     assert re.search(r"evaluation: 20 of 20", out.err)
+
+
+def test_a_run_says_what_it_does_before_it_imports_anything_heavy(tmp_path: Path) -> None:
+    """The first line, which names algorithm and model, comes before torch does; the second before the model is read."""
+    code = (
+        "import sys, rlhf_core.cli.main as cli, click\n"
+        "echo = click.echo\n"
+        "def heard(text=None, **options):\n"
+        "    echo(f'{text} | torch {\"torch\" in sys.modules}', **options)\n"
+        "click.echo = heard\n"
+        "cli.main(['train', '--algo', 'sft', '--model', './nowhere', '--dataset', 'pocket/assistant'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    first, *more = done.stderr.splitlines()
+    assert first == "sft, ./nowhere: checking model, data and memory | torch False"
+    assert "there is no model folder './nowhere'" in "".join(more)
+
+
+@pytest.mark.slow
+def test_a_run_says_when_it_loads_and_a_quiet_one_says_nothing(rlhf: Any) -> None:
+    run = ("train", "--algo", "sft", "--dataset", "pocket/assistant", "--set", "dataset.limit=64")
+    small = ("--set", "trainer.max_steps=1", "--set", "trainer.sample_prompts=0")
+    lines = rlhf(*run, *small, "--run-dir", "run").err.splitlines()
+    assert lines[:2] == [
+        "sft, pocket: checking model, data and memory",
+        "loading model and data; the run is kept in run",
+    ]
+    assert lines[2].startswith("step 1/1 ")
+    assert rlhf(*run, *small, "--run-dir", "quiet", "--json").err == ""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli.options import open_plugins
-from rlhf_core.config.load import dataset_sugar, resolve
+from rlhf_core.config.load import resolve
 from rlhf_core.distributed.config import AutoStrategyConfig
 from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.context import BuildContext
@@ -208,7 +208,7 @@ def test_an_all_reduce_whose_sum_is_wrong_ends_the_run_before_its_model_is_built
     sections = {
         "trainer": {"name": "grpo"},
         "reward": {"name": "verifier"},
-        "dataset": dataset_sugar("pocket/arithmetic"),
+        "dataset": {"name": "pocket", "subset": "arithmetic"},
     }
     config = resolve(registry, sugar={**sections, "model": {"path": "no such model"}})
     plan = plan_run(registry, hooks, config, 2)

@@ -110,15 +110,6 @@ def test_paths_that_do_not_exist(path: str, word: str) -> None:
     assert caught.value.fix
 
 
-def test_gguf_files_that_are_none(tmp_path: Path) -> None:
-    (tmp_path / "page.gguf").write_text("<html>")
-    with pytest.raises(ModelError, match="not a GGUF file"):
-        load_policy(ModelConfig(path=str(tmp_path / "page.gguf")))
-    (tmp_path / "cut.gguf").write_bytes(b"GGUF" + b"\x03\x00\x00\x00" * 3)
-    with pytest.raises(ModelError, match="cannot read"):
-        load_policy(ModelConfig(path=str(tmp_path / "cut.gguf")))
-
-
 def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

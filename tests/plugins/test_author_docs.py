@@ -23,6 +23,14 @@ def test_every_field_says_what_it_is(cls: type) -> None:
     assert [name for name, (_, text) in docs.items() if not text] == []
 
 
+def test_every_value_that_may_be_missing_says_what_none_means() -> None:
+    for cls in (*contracts.BATCHES, *contracts.VALUES, BuildContext):
+        docs = contracts.field_docs(cls)
+        open_ends = [name for name, (kind, text) in docs.items() if "None" in kind and "None" not in text]
+        assert open_ends == [], cls
+        assert [name for name, (_, text) in docs.items() if name == "seed" and not text] == [], cls
+
+
 def test_the_page_has_every_field_and_hook() -> None:
     page = (DOCS / "reference" / "contracts.md").read_text()
     for cls in (*contracts.BATCHES, *contracts.VALUES, BuildContext):

@@ -80,3 +80,26 @@ def test_help_of_a_plugins_command_is_read_from_its_source(fakes: Fakes, decorat
 def test_a_command_whose_source_does_not_say_is_described_by_its_distribution(fakes: Fakes, code: str) -> None:
     fakes.add("acme-scales", "[rlhf.command]\nreward.weigh = acme_scales:weigh\n", code)
     assert "(acme-scales)" in fakes.rlhf("reward", "--help").stdout
+
+
+def test_a_group_without_a_text_names_its_commands(fakes: Fakes) -> None:
+    fakes.add(
+        "acme-scales", "[rlhf.command]\nscales.weigh = acme_scales:weigh\nscales.tare = acme_scales:weigh\n", CODE
+    )
+    assert "scales     tare, weigh (acme-scales)" in fakes.rlhf("--help").stdout
+    assert "tare, weigh (acme-scales)" in fakes.rlhf("scales", "--help").stdout
+
+
+def test_a_command_or_component_that_a_call_makes_is_described_by_the_last_text_of_the_call(fakes: Fakes) -> None:
+    code = 'weigh = made("weigh", "Weigh it. Twice.")\nraise OSError\n'
+    fakes.add("acme-scales", "[rlhf.command]\nreward.weigh = acme_scales:weigh\n", code)
+    assert "Weigh it. (acme-scales)" in fakes.rlhf("reward", "--help").stdout
+
+
+def test_a_list_of_one_kind_says_what_each_is(fakes: Fakes) -> None:
+    code = 'class Config(Base):\n    """Weighs tokens. And more."""\nraise OSError\n'
+    fakes.add("acme-scales", "[rlhf.loss]\nscales = acme_scales:Config\n", code)
+    listed = fakes.rlhf("plugins", "list", "--kind", "loss").stdout
+    (row,) = [line for line in listed.splitlines() if "acme-scales" in line]
+    assert row.endswith("Weighs tokens.")
+    assert "--kind KIND" in fakes.rlhf("plugins", "list").stdout

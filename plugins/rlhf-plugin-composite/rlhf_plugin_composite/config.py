@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -15,25 +17,7 @@ if TYPE_CHECKING:
     from rlhf_core.data import Prompt
     from rlhf_plugin_composite.rules import ProgrammaticReward
 
-_GOOD = "(great|good|excellent|wonderful|fantastic|amazing|awesome|brilliant|interesting|thoughtful|insightful)"
-HOLLOW = (
-    f"(that('s| is)|what) an? (really |very |truly )?{_GOOD} (question|point|idea)",
-    f"{_GOOD} question!",
-    "great question",
-    "absolutely[!,.]",
-    "certainly[!,.]",
-    "of course[!,.]",
-    "(^|(?<=[.!?]\\s)|(?<=\\n))(sure|sure thing|definitely|indeed|no problem|with pleasure)[!,.]",
-    "(happy|glad|delighted|pleased) to (help|assist)",
-    "(i'm|i am|we're) here to (help|assist)",
-    "(glad|happy) you asked",
-    "thank(s| you) (so much |very much )?for (asking|your question|the question|reaching out)",
-    "you('re| are) (absolutely|totally|completely) right",
-    "i (completely|totally|fully) understand",
-    "(i )?hope (this|that) (helps|is helpful)",
-    "(let me know|feel free to (ask|reach out)) if you (have|need|would like) (any|more|further)",
-    "would you like (more|further|additional) (details?|information|help)",
-)
+HOLLOW: tuple[str, ...] = tuple(tomllib.loads(Path(__file__).with_name("hollow.toml").read_text())["phrases"])
 """Phrases that affirm and say nothing; the first thing that a policy learns from a reward model that likes them."""
 
 

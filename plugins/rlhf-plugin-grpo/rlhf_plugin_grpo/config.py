@@ -76,7 +76,7 @@ class GrpoPaperConfig(GrpoConfig):
 
 
 class DrGrpoConfig(GrpoConfig):
-    """Dr. GRPO: no division by length or standard deviation (Liu et al. 2025).
+    """Dr.GRPO: no division by length or standard deviation (Liu et al. 2025).
 
     Each token's loss is divided by ``sampling.max_tokens`` unless ``reduction_constant`` is set. Advantages are not
     scaled up by a small standard deviation, and most completions are shorter than ``max_tokens``, so that gradients

@@ -83,7 +83,7 @@ def checked(model: str, repository: str) -> Upload:
     if repository.count("/") != 1:
         raise ConfigError(f"--to {repository!r} names no organisation or user", fix=f"--to org/{repository}")
     source = resolve_model(model)
-    if not source.local or source.gguf:
+    if not source.local or Path(model).is_file():
         raise ModelError(
             f"'{model}' is not a folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
         )

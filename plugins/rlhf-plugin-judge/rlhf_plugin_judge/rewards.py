@@ -34,6 +34,8 @@ class Asking(Config):
 
 
 class JudgeRewardConfig(ComponentConfig):
+    """Grades of a judge, or its comparisons within a group."""
+
     name: str = "judge"
     judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     mode: Literal["grade", "pairwise"] = "grade"

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_core.cli.main import main
 from rlhf_core.cli.options import open_plugins
-from rlhf_core.config.load import dataset_sugar, resolve
+from rlhf_core.config.load import resolve
 from rlhf_core.config.plan import library_versions
 from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.distributed.peers import waiting
@@ -38,7 +38,7 @@ from rlhf_plugin_launchers.rendezvous import SEEN_S, LostRanks, Rendezvous
 SUGAR = {
     "trainer": {"name": "grpo"},
     "reward": {"name": "verifier", "workers": 1},
-    "dataset": dataset_sugar("pocket/arithmetic"),
+    "dataset": {"name": "pocket", "subset": "arithmetic"},
 }
 
 

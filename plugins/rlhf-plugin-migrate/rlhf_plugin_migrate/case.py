@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ from rlhf_core.config import ConfigError
 from rlhf_plugin_migrate.targets import Targets
 
 Settings = dict[str, Any]
+UNFILLED = "???"
+"""A value that the user has to write; no configuration that holds it runs."""
+
+
+class Lost(str):
+    """Why a value has no counterpart; its place stays :data:`UNFILLED`."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Case:
     def number(self, *keys: str, default: float) -> float:
         """As :meth:`get`, of a number."""
         value = self.get(*keys, default=default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             key = next(key for key in keys if self.settings.get(key) is not None)
             raise ConfigError(f"{key}: {value!r} is not a number", fix="correct it in the file")
         return value

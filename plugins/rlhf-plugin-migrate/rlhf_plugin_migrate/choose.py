@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_migrate.read import Given
 from rlhf_plugin_migrate.tables import Table, trl_defaults
-
-MARKS = {
-    "GRPOConfig": ("num_generations", "epsilon", "max_completion_length"),
-    "PPOConfig": ("cliprange", "vf_coef", "num_ppo_epochs", "response_length"),
-    "KTOConfig": ("desirable_weight", "undesirable_weight"),
-    "RewardConfig": ("center_rewards_coefficient",),
-    "DPOConfig": ("f_divergence_type", "ld_alpha", "rpo_alpha", "precompute_ref_log_probs"),
-    "SFTConfig": ("packing", "assistant_only_loss", "completion_only_loss", "dataset_text_field"),
-}
-"""Keys that only one class has, where a file does not say which it is for."""
 
 
 def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
     if name is not None:
         if name not in table.classes:
-            raise ConfigError(f"TRL has no class '{name}' that is known here", fix=nearest(name, table.classes))
+            raise ConfigError(
+                f"TRL has no class '{name}' that is known here",
+                fix=did_you_mean(name, table.classes) or f"known: {', '.join(table.classes)}",
+            )
         return name
     if given.program in table.classes:
         return given.program
@@ -31,7 +21,7 @@ def trl_class(given: Given, table: Table, name: str | None, algo: str | None = N
     wanted = table.programs.get(given.program) or algo
     if wanted is not None:
         return by_algorithm.get(wanted, "GRPOConfig")
-    for cls, keys in MARKS.items():
+    for cls, keys in table.marks.items():
         if any(key in given.settings for key in keys):
             return cls
     raise ConfigError(
@@ -67,10 +57,3 @@ def command_algorithm(given: Given, table: Table) -> str:
 def _samples(given: Given) -> bool:
     marks = ("actor_rollout_ref", "algorithm.", "rollout", "actor", "n_samples_per_prompt", "critic", "reward", "algo.")
     return bool(given.program) or any(key.startswith(marks) for key in given.settings)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Example: ``did you mean 'GRPOConfig'?``"""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 NPROC = click.option(
-    "--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes that per-device sizes are times."
+    "--nproc", type=click.IntRange(1), help="Processes that per-device sizes are times; default: the file's, or 1."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
 ALGO = click.option("--algo", metavar="NAME", help="Our algorithm, where the file does not say it.")
@@ -22,7 +22,7 @@ SOURCE = click.argument("source", nargs=-1, metavar="[FILE | -- KEY=VALUE ...]")
 @NPROC
 @JSON
 def from_trl(
-    source: tuple[str, ...], class_name: str | None, defaults: bool, algo: str | None, nproc: int, as_json: bool
+    source: tuple[str, ...], class_name: str | None, defaults: bool, algo: str | None, nproc: int | None, as_json: bool
 ) -> None:
     """Print a configuration of TRL in our names, with a note for each key.
 
@@ -43,7 +43,7 @@ def from_trl(
         raise ConfigError(
             "nothing to translate", fix="name a file, or a class: rlhf config from-trl --class GRPOConfig"
         )
-    given = read_given(source, table) if source else Given({}, "", {})
+    given = read_given(source, table, class_name) if source else Given({}, "", {})
     name = trl_class(given, table, class_name, algo)
     if defaults or not source:
         given = given._replace(settings={**trl_defaults().get(name, {}), **given.settings})
@@ -92,11 +92,13 @@ def _from_command(source: tuple[str, ...], peer: str, algo: str | None, as_json:
         raise ConfigError("nothing to translate", fix=f"name a file: rlhf config from-{peer} FILE")
     table = load_table(peer)
     given = read_given(source, table)
-    _print(given, peer, algo or command_algorithm(given, table), 1, as_json)
+    _print(given, peer, algo or command_algorithm(given, table), None, as_json)
 
 
-def _print(given: Any, peer: str, algorithm: str, nproc: int, as_json: bool) -> None:
+def _print(given: Any, peer: str, algorithm: str, nproc: int | None, as_json: bool) -> None:
+    """The translation, whatever is wrong with it; then what is."""
     from rlhf_core.cli import emit_json, open_registry
+    from rlhf_core.config import ConfigError
     from rlhf_plugin_migrate.convert import convert
     from rlhf_plugin_migrate.printing import lines
     from rlhf_plugin_migrate.tables import load_table
@@ -105,6 +107,7 @@ def _print(given: Any, peer: str, algorithm: str, nproc: int, as_json: bool) -> 
     converted = convert(given, table, open_registry(), algorithm, nproc)
     if as_json:
         emit_json({**converted._asdict(), "rows": [row._asdict() for row in converted.rows]})
-        return
-    for line in lines(converted, table.peer):
+    for line in () if as_json else lines(converted, table.peer):
         click.echo(line)
+    if converted.problems:
+        raise ConfigError("\n".join(converted.problems), where="the translation, which is printed whole")

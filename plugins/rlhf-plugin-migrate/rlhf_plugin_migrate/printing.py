@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from rlhf_plugin_migrate.case import UNFILLED
 from rlhf_plugin_migrate.convert import Converted, Row
 
 MEANINGS = {
@@ -24,11 +25,15 @@ ORDER = ("model", "dataset", "trainer", "loss", "advantage", "reward", "rollout"
 def lines(converted: Converted, peer: str) -> Iterator[str]:
     """The file, line by line: settings with where each comes from, then the keys that set nothing."""
     yield f"# From {peer}; keys that are not here have the defaults of '{converted.algorithm}', which are not {peer}'s."
-    comments = {target: comment(row) for row in converted.rows for target in row.settings}
+    if converted.processes > 1:
+        yield f"# It is for {converted.processes} processes: rlhf train --config FILE --nproc {converted.processes}"
+    if f"'{UNFILLED}'" in str(converted.config):
+        yield f"# Write what is {UNFILLED}: nothing trains before."
+    set_by = [(target, row, value) for row in converted.rows for target, value in row.settings.items()]
+    comments = {target: comment(row) for target, row, _ in set_by}
+    comments |= {target: comment(row) for target, row, value in set_by if value == UNFILLED}
     for section in sorted(converted.config, key=lambda s: ORDER.index(s) if s in ORDER else -1):
         yield from _section({section: converted.config[section]}, comments, "", 0)
-    if "dataset" not in converted.config:
-        yield "# No data set is named: add a section dataset, or --dataset."
     for meaning in ("unsupported", "unknown", "unneeded"):
         rows = [row for row in converted.rows if not row.settings and row.meaning == meaning]
         if rows:
@@ -46,7 +51,8 @@ def _grouped(rows: Sequence[Row]) -> Iterator[str]:
 def comment(row: Row) -> str:
     """Example: ``num_generations: same``"""
     note = f"; {row.note}" if row.note and row.meaning != "same" else f" ({row.note})" if row.note else ""
-    return f"{row.key}: {MEANINGS[row.meaning]}{note}"
+    value = f"={_short(row.value)}" if row.meaning == "unknown" else ""
+    return f"{row.key}{value}: {MEANINGS[row.meaning]}{note}"
 
 
 def _section(data: Mapping[str, Any], comments: Mapping[str, str], prefix: str, depth: int) -> Iterator[str]:
@@ -57,8 +63,8 @@ def _section(data: Mapping[str, Any], comments: Mapping[str, str], prefix: str, 
             yield from _section(value, comments, name, depth + 1)
             continue
         text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
-        comment = f"  # {comments[name]}" if name in comments else ""
-        yield f"{'  ' * depth}{key}: {text.strip().removesuffix('...').strip()}{comment}"
+        said = comments.get(name, f"no {prefix} is named" if value == UNFILLED else "")
+        yield f"{'  ' * depth}{key}: {text.strip().removesuffix('...').strip()}" + (f"  # {said}" if said else "")
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import sys
@@ -15,6 +14,7 @@ import yaml
 from rlhf_core.config import ConfigError, load_yaml, parse_settings
 from rlhf_core.data import DatasetError, check_file
 from rlhf_plugin_migrate.hints import flat
+from rlhf_plugin_migrate.script import read_script
 from rlhf_plugin_migrate.tables import Table
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\S+|\"[^\"]*\"|'[^']*')\s*$", re.MULTILINE)
@@ -34,7 +34,11 @@ class Given(NamedTuple):
     """Key -> the text of a value that only running the program would give."""
 
 
-def read_given(source: Sequence[str], table: Table) -> Given:
+def read_given(source: Sequence[str], table: Table, wanted: str | None = None) -> Given:
+    """Read a file or a command line; ``wanted`` is the class to translate, where a script trains several times."""
+    if len(source) == 1 and source[0].endswith(".py"):
+        program, script = read_script(_text_of(source[0]), source[0], table, wanted)
+        return Given(script.settings, program, script.unread)
     if len(source) == 1 and not _OVERRIDE.match(source[0]) and not source[0].startswith("--"):
         return _of_text(_text_of(source[0]), source[0], table)
     return _of_words(list(source), table, "the command line")
@@ -53,8 +57,6 @@ def _text_of(path: str) -> str:
 
 
 def _of_text(text: str, path: str, table: Table) -> Given:
-    if path.endswith(".py"):
-        return _of_python(text, path, table)
     if path.endswith((".sh", ".bash")) or text.startswith("#!") or "\\\n" in text:
         return _of_shell(text, path, table)
     try:
@@ -72,48 +74,7 @@ def _of_text(text: str, path: str, table: Table) -> Given:
     if not isinstance(data, dict) or not data:
         what = "is empty" if not data else f"holds a {type(data).__name__}, not a mapping"
         raise ConfigError(f"config file '{path}' {what}", fix="give keys and values: YAML, JSON, a script or a command")
-    return Given({key: _number(value) for key, value in flat(data).items()}, "", {})
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-5 as text."""
-    return (
-        parse_settings([f"x={value}"])["x"]
-        if isinstance(value, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", value)
-        else value
-    )
-
-
-def _of_python(text: str, path: str, table: Table) -> Given:
-    """The keyword arguments of the first call of one of the library's classes; what else configures is reported."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise ConfigError(f"'{path}' is not Python", where=f"line {error.lineno}", why=str(error.msg)) from error
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in table.classes]
-    if not calls:
-        classes = ", ".join(table.classes) or "none"
-        raise ConfigError(f"'{path}' calls no configuration class of {table.peer}", why=f"known: {classes}")
-    settings: dict[str, Any] = {}
-    unread: dict[str, str] = {}
-    if calls[0].args:
-        unread["positional arguments"] = ", ".join(map(ast.unparse, calls[0].args))
-    others = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func).endswith("Config")]
-    for call in (other for other in others if other is not calls[0] and (other.args or other.keywords)):
-        unread[f"{_name(call.func)} in line {call.lineno}"] = ast.unparse(call)
-    for keyword in calls[0].keywords:
-        if keyword.arg is None:
-            unread[f"**{ast.unparse(keyword.value)}"] = "keys of a mapping"
-            continue
-        try:
-            settings[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
-            unread[keyword.arg] = ast.unparse(keyword.value)
-    return Given(settings, _name(calls[0].func), unread)
-
-
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return Given(data if table.classes else flat(data), "", {})  # sections of TRL's files are values
 
 
 def _of_shell(text: str, path: str, table: Table) -> Given:
@@ -130,8 +91,9 @@ def _of_shell(text: str, path: str, table: Table) -> Given:
 
 
 def _of_words(words: list[str], table: Table, where: str) -> Given:
-    program, rest = _after_program(words, table)
-    settings = dict(_pairs(rest))
+    program, launcher, rest = _at_program(words, table)
+    counts = {key for keys in table.processes for key in keys}
+    settings = {key: value for key, value in _pairs(launcher) if key in counts} | dict(_pairs(rest))
     if not settings:
         raise ConfigError(
             f"{where} holds no settings",
@@ -141,14 +103,14 @@ def _of_words(words: list[str], table: Table, where: str) -> Given:
     return Given(settings, program, {})
 
 
-def _after_program(words: list[str], table: Table) -> tuple[str, list[str]]:
-    """(The library's program, the words after it); all words where it is not named."""
+def _at_program(words: list[str], table: Table) -> tuple[str, list[str], list[str]]:
+    """(The library's program, the words before it, and after it); all words are after where it is not named."""
     for position, word in enumerate(words):
         name = re.split(r"[./]", word.removesuffix(".py"))[-1]
         after_trl = table.peer != "TRL" or (position and words[position - 1] == "trl") or word.endswith(".py")
         if name in table.programs and not word.startswith("-") and after_trl:
-            return name, words[position + 1 :]
-    return "", words
+            return name, words[:position], words[position + 1 :]
+    return "", [], words
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, Any]]:

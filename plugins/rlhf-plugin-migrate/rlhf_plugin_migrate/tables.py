@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -35,6 +35,10 @@ class Entry:
     """A function of :mod:`rlhf_plugin_migrate.rules`."""
     only_if: str = ""
     """``positive``, or ``not VALUE``: other values mean that nothing is set."""
+    needs: tuple[str, ...] = ()
+    """Another of their keys, by its names, that has to be on."""
+    unless: tuple[str, ...] = ()
+    """The same, that has to be off."""
     hint: str = ""
     """What to look at where there is no counterpart."""
 
@@ -46,12 +50,20 @@ class Table:
     peer: str
     about: str
     entries: tuple[Entry, ...]
-    classes: Mapping[str, str]
-    """Their class -> our algorithm."""
+    processes: Sequence[Sequence[str]]
+    """Keys, by their names, whose product is the number of processes."""
     programs: Mapping[str, str]
     """Their command or module -> our algorithm; "" where a key says it."""
-    algorithm: Mapping[str, Any]
+    algorithm: Mapping[str, Any] = field(default_factory=dict)
     """``key`` that names the algorithm, ``values`` -> ours, and the ``default``."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Their class -> our algorithm."""
+    marks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Their class -> keys that only it has."""
+    trainers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Their trainer -> its parameters, in order."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Arguments in a script -> keys of the table, where those have other names."""
 
     def find(self, key: str) -> Entry | None:
         return self.by_key.get(key)
@@ -64,9 +76,8 @@ class Table:
 @cache
 def load_table(name: str) -> Table:
     data = yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / f"{name}.yaml").read_text())
-    entries = tuple(_entry(data["peer"], row) for row in data["keys"])
-    programs = data.get("programs", {})
-    return Table(data["peer"], data["about"], entries, data.get("classes", {}), programs, data.get("algorithm", {}))
+    entries = tuple(_entry(data["peer"], row) for row in data.pop("keys"))
+    return Table(entries=entries, **data)
 
 
 @cache
@@ -93,17 +104,9 @@ def trl_defaults() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _entry(peer: str, row: Mapping[str, Any]) -> Entry:
-    return Entry(
-        peer=peer,
-        keys=_many(row["key"]),
-        ours=_many(row.get("ours", ())),
-        meaning=row["is"],
-        note=row.get("note", ""),
-        values=row.get("values"),
-        rule=row.get("rule", ""),
-        only_if=row.get("only_if", ""),
-        hint=row.get("hint", ""),
-    )
+    fields: dict[str, Any] = {{"key": "keys", "is": "meaning"}.get(name, name): value for name, value in row.items()}
+    fields |= {name: _many(fields.get(name, ())) for name in ("keys", "ours", "needs", "unless")}
+    return Entry(peer=peer, **fields)
 
 
 def _many(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:

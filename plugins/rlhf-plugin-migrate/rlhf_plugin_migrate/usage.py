@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,35 +13,8 @@ import click
 from rlhf_core.cli import OpenGroup
 from rlhf_core.config import Registry, RunConfig, UserError
 
-COMMANDS = {
-    "help": "rlhf --help",
-    "version": "rlhf --version",
-    "completion": 'eval "$(_RLHF_COMPLETE=bash_source rlhf)", and docs/completion.md for other shells',
-    "infer": "rlhf generate --model M, or rlhf chat M",
-    "sample": "rlhf generate --model M",
-    "ui": "rlhf dashboard, or rlhf report RUN",
-    "webui": "rlhf dashboard, or rlhf report RUN",
-    "view": "rlhf report RUN, or rlhf dashboard",
-    "finetune": "rlhf train --algo sft",
-    "rm": "rlhf train --algo reward_model",
-}
-"""What other tools call a command -> what it is here."""
-OPTIONS = {"model.path": "--model", "dataset.name": "--dataset", "trainer.name": "--algo", "reward.name": "--reward"}
-"""Settings that have an option of their own."""
-SETTINGS = {
-    "epochs": "num_train_epochs",
-    "steps": "max_steps",
-    "batch_size": "per_device_train_batch_size",
-    "model_name": "model_name_or_path",
-    "output": "output_dir",
-    "save_dir": "output_dir",
-    "algorithm": "trainer.name",
-    "data": "dataset_name",
-    "use_lora": "lora_r",
-    "train_file": "dataset_name",
-}
-"""What people call a setting -> a name that a peer or we have."""
-OTHERS = {"gpus": "--nproc", "num_processes": "--nproc", "num_gpus": "--nproc", "nproc_per_node": "--nproc"}
+WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+COMMANDS, SETTINGS, OPTIONS, OTHERS = (WORDS[name] for name in ("commands", "settings", "options", "others"))
 DATA = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli.main import main
-from rlhf_core.config import Registry
-from rlhf_core.config.load import resolve
+from rlhf_core.config import ConfigError, Registry
+from rlhf_core.config.load import resolve, unfilled
 from rlhf_plugin_migrate.convert import convert
 from rlhf_plugin_migrate.printing import lines
 from rlhf_plugin_migrate.read import Given
 from rlhf_plugin_migrate.tables import load_table, trl_defaults
 
+FILLED = {"model.path": "some/model", "dataset.name": "pocket", "trainer.steps": 3, "reward.name": "random"}
 Run = Callable[..., tuple[int, Any]]
 
 
@@ -43,7 +44,9 @@ def registry() -> Registry:
 
 
 def flat(result: Any) -> dict[str, Any]:
-    return {target: value for row in result["rows"] for target, value in row["settings"].items()}
+    """What was translated, by our keys; what is left to the user is not."""
+    settings = {target: value for row in result["rows"] for target, value in row["settings"].items()}
+    return {target: value for target, value in settings.items() if value != "???"}
 
 
 def meanings(result: Any) -> dict[str, str]:
@@ -56,14 +59,20 @@ def test_a_class_of_trl_becomes_a_configuration_that_validates(name: str, tmp_pa
     converted = convert(Given(dict(trl_defaults()[name]), name, {}), table, registry(), table.classes[name])
     file = tmp_path / "ours.yaml"
     file.write_text("\n".join(lines(converted, "TRL")))
-    ours = resolve(registry(), files=[file])
+    with pytest.raises(ConfigError, match="not filled in: "):
+        resolve(registry(), files=[file])
+    left_open = {"model.path", "dataset.name", "trainer.steps", "reward.name"}
+    ours = resolve(
+        registry(), files=[file], settings=[f"{key}={FILLED[key]}" for key in left_open & {*unfilled(converted.config)}]
+    )
+    assert {*unfilled(converted.config)} <= left_open
     assert (ours.trainer.name, ours.seed) == (table.classes[name], 42)
 
 
 def test_every_default_of_a_class_has_a_note(run: Run) -> None:
     _, result = run("from-trl", "--class", "GRPOConfig")
     assert set(meanings(result)) == set(trl_defaults()["GRPOConfig"])
-    assert "unknown" not in meanings(result).values()
+    assert [key for key, meaning in meanings(result).items() if meaning == "unknown"] == ["num_train_epochs"]
     assert flat(result)["trainer.optimizer.betas"] == [0.9, 0.999]
 
 
@@ -122,6 +131,7 @@ def test_a_python_script_and_what_only_running_it_gives(run: Run) -> None:
     _, result = run("from-trl", "train.py", text=text)
     assert flat(result) == {"trainer.optimizer.learning_rate": 2e-6}
     assert meanings(result)["beta"] == "unknown"
+    assert result["config"]["trainer"]["kl"] == {"coefficient": "???"}
     assert "learning_rate" in str(result["rows"])
 
 
@@ -134,12 +144,13 @@ other = GRPOConfig(beta=0.1)
 """
     _, result = run("from-trl", "train.py", text=text)
     assert flat(result) == {"trainer.optimizer.learning_rate": 2e-6}
+    assert result["config"]["trainer"]["steps"] == "???", "which **common may say"
     lost = {row["key"]: row["value"] for row in result["rows"] if row["meaning"] == "unknown"}
     assert lost == {
         "positional arguments": "'out'",
         "LoraConfig in line 3": "LoraConfig(r=16)",
         "GRPOConfig in line 5": "GRPOConfig(beta=0.1)",
-        "**common": "keys of a mapping",
+        "**common": "common",
     }
 
 
@@ -263,7 +274,7 @@ def test_options_of_openrlhf(run: Run, words: str, algorithm: str, settings: dic
         ("from-trl", ("a.yaml",), "- 1\n- 2", ("holds a list",)),
         ("from-trl", ("a.yaml",), "", ("is empty",)),
         ("from-trl", ("a.py",), "x = GRPOConfig(", ("is not Python", "line 1")),
-        ("from-trl", ("a.py",), "x = 1", ("calls no configuration class of TRL",)),
+        ("from-trl", ("a.py",), "x = 1", ("calls no trainer and no configuration class of TRL",)),
         ("from-trl", ("a.yaml",), "learning_rate: 1e-5", ("does not say which algorithm", "--class")),
         ("from-trl", ("a.yaml",), "learning_rate: fast\nnum_generations: 4", ("learning_rate: 'fast'", "number")),
         ("from-trl", ("a.yaml",), "num_generations: 0", ("num_generations: 0", "greater than or equal to 1")),

@@ -28,7 +28,9 @@ def test_an_example_prints_what_the_page_shows(
     out = capsys.readouterr().out
     assert done.value.code == 0
     assert out == BLOCKS[f"{argv[2]}, translated"]
-    Path("ours.yaml").write_text(out)
-    with pytest.raises(SystemExit) as done:
-        main(["config", "validate", "ours.yaml"])
-    assert done.value.code == 0, capsys.readouterr().err
+    for text, code in ((out, 2), (out.replace("steps: ???", "steps: 9").replace("???", "random"), 0)):
+        Path("ours.yaml").write_text(text)
+        with pytest.raises(SystemExit) as done:
+            main(["config", "validate", "ours.yaml"])
+        said = capsys.readouterr().err
+        assert (done.value.code, "not filled in: " in said) == (code, code == 2), said

@@ -325,17 +325,17 @@ def test_a_divided_tensor_counts_as_the_part_that_is_here() -> None:
     assert live.now["weights"] == 4000
 
 
-def test_a_gguf_and_an_adapter_are_no_weights_to_read_by_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_adapter_has_no_weights_to_read_by_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = context("sft").config
     with without_values():
         model = meta_model(run.model)
         assert footprint_module.measure_model(run.model, model).by_parts
         found = describe(run.model)
-        for source in (Source(str(tmp_path), gguf="a.gguf"), Source(found.source.path, adapter=str(tmp_path))):
-            monkeypatch.setattr(
-                "rlhf_plugin_preflight.memory.weightless.describe", lambda _, s=source: Described(found.config, s)
-            )
-            assert not footprint_module.measure_model(run.model, model).by_parts
+        source = Source(found.source.path, adapter=str(tmp_path))
+        monkeypatch.setattr(
+            "rlhf_plugin_preflight.memory.weightless.describe", lambda _: Described(found.config, source)
+        )
+        assert not footprint_module.measure_model(run.model, model).by_parts
         monkeypatch.setattr("rlhf_plugin_preflight.memory.weightless.describe", lambda _: found)
         monkeypatch.setattr(model.model.config, "quantization_config", {"quant_method": "bitsandbytes"}, raising=False)
         assert not footprint_module.measure_model(run.model, model).by_parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,7 @@ from rlhf_plugin_recipes.files import flat
 from rlhf_plugin_recipes.kinds import RESULT
 
 MOST = 3
-PREFERRED = (
-    "gold_win_rate",
-    "evaluation_after.eval/accuracy",
-    "evaluation_after.eval/reward/mean",
-    "evaluation_after.eval/gold/value",
-    "evaluation_after.eval/loss",
-    "wins.gold.win_rate.rate",
-    "wins.reward.win_rate.rate",
-    "accuracy",
-    "pass_at.1.value",
-    "mean",
-    "pairs",
-    "rows",
-    "kept.pairs",
-)
+PREFERRED: Sequence[str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["preferred"]
 """Shown where a stage does not say what to show, as far as there are; ends of dotted keys."""
 
 

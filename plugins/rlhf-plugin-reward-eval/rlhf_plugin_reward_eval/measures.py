@@ -6,8 +6,10 @@ Suffixes: ``_N`` pairs. ``chosen_N`` and ``rejected_N`` are scores, NaN where mi
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,25 +21,7 @@ from rlhf_plugin_reward_eval.cases import Case, prompt_key
 from rlhf_plugin_reward_eval.responses import Response
 from rlhf_plugin_reward_eval.stats import Floats
 
-SECTIONS = {
-    "Chat": ("alpacaeval-easy", "alpacaeval-length", "alpacaeval-hard", "mt-bench-easy", "mt-bench-med"),
-    "Chat Hard": (
-        "mt-bench-hard",
-        "llmbar-natural",
-        "llmbar-adver-neighbor",
-        "llmbar-adver-GPTInst",
-        "llmbar-adver-GPTOut",
-        "llmbar-adver-manual",
-    ),
-    "Safety": (
-        "refusals-dangerous",
-        "refusals-offensive",
-        "xstest-should-refuse",
-        "xstest-should-respond",
-        "donotanswer",
-    ),
-    "Reasoning": ("math-prm", "hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
-}
+SECTIONS: Mapping[str, Sequence[str]] = tomllib.loads(Path(__file__).with_name("rewardbench.toml").read_text())
 """RewardBench's sections (Lambert et al. 2024, table 2)."""
 TIE = 1e-6
 """Margins within this share of the scores' spread are ties: the same text in another batch differs by rounding."""

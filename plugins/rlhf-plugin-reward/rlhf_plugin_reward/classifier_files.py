@@ -14,7 +14,6 @@ import torch
 
 from rlhf_core.models import Formatter, ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
-from rlhf_core.models.load import clear_quantization_config
 from rlhf_core.models.save import write_transformer
 from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
 from rlhf_plugin_reward.encoding import View, read_view, write_view
@@ -41,7 +40,6 @@ def save_classifier(
     trunk = trunk_weights(net.trunk, weights)
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
-    clear_quantization_config(model)
     folder.mkdir(parents=True, exist_ok=True)
     write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
     tokenizer.save_pretrained(folder)
@@ -51,7 +49,6 @@ def save_classifier(
 def save_trunk(net: RewardNet, folder: Path, weights: Mapping[str, Any]) -> None:
     """Write the trunk alone, adapters folded in; ``weights`` are the whole net's."""
     base = base_model(net.trunk)
-    clear_quantization_config(base)
     write_transformer(base, trunk_weights(net.trunk, weights), folder)
 
 
@@ -136,7 +133,6 @@ def net_of_classifier(model: Any) -> RewardNet:
     Raises:
         ModelError: it has no linear scalar head.
     """
-    clear_quantization_config(model)
     return RewardNet(getattr(model, model.base_model_prefix), head_of(model))
 
 

@@ -170,7 +170,7 @@ def _base_of(name: str, adapter: Path) -> Iterator[Read]:
         return
     if source.adapter is None:
         return
-    path = Path(source.path, source.gguf or "")
+    path = Path(source.path)
     files = files_read(path) if path.is_dir() else [path]
     yield Read(f"{name}, its base", path, files) if source.local else Read(source.path, None, [])
     beside = [file for file in adapter.absolute().parent.iterdir() if LOADED_BESIDE.fullmatch(file.name)]

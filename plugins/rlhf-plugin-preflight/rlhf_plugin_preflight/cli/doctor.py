@@ -119,7 +119,7 @@ def _check_file(path: Path) -> None:
 
 def findings() -> Iterator[Finding]:
     """Look at everything; a check that fails itself is a finding too."""
-    for check in (libraries, optional_libraries, devices, embedded_models, plugins, abilities, hooks, disk, writable):
+    for check in (libraries, devices, embedded_models, plugins, abilities, hooks, disk, writable):
         yield from _guarded(check)
 
 
@@ -156,16 +156,6 @@ def _library(need: Requirement) -> Finding:
     if need.specifier.contains(have, prereleases=True):
         return Finding(need.name, "ok", have)
     return Finding(need.name, "broken", f"{have}, but rlhf-core needs {need.specifier}", f"pip install '{need}'")
-
-
-def optional_libraries() -> Iterator[Finding]:
-    from importlib import metadata
-
-    for name, use in (("gguf", "reading .gguf models"), ("bitsandbytes", "8-bit optimizers")):
-        try:
-            yield Finding(name, "ok", metadata.version(name))
-        except metadata.PackageNotFoundError:
-            yield Finding(name, "absent", f"not installed; only needed for {use}")
 
 
 def devices() -> Iterator[Finding]:

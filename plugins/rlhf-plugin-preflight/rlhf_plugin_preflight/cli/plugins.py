@@ -9,8 +9,10 @@ import click
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
     """Import components, commands, hooks and all else that plugins declare; exit code 1 and tracebacks if one fails."""
+    from importlib import metadata
+
     from rlhf_core.config import PluginError, Registry, did_you_mean
-    from rlhf_core.plugins.entry_points import normalise, scan
+    from rlhf_core.plugins.entry_points import disabled_distributions, normalise, scan
     from rlhf_plugin_preflight import plugin_check
 
     registry, wanted = Registry(), normalise(distribution or "")
@@ -21,12 +23,14 @@ def check(distribution: str | None) -> None:
         *plugin_check.check_hooks(wanted),
         *plugin_check.check_others(wanted),
     ]
-    known = {declared.distribution for declared in scan() if declared.point.group.startswith("rlhf")}
-    if wanted and wanted not in known:
-        raise PluginError(
-            f"no enabled distribution with plugins is called '{distribution}'",
-            fix=did_you_mean(wanted, known) or "rlhf plugins list",
-        )
+    if wanted and not rows:
+        known = {declared.distribution for declared in scan() if declared.point.group.startswith("rlhf")}
+        why, fix = "it is not installed", did_you_mean(wanted, known) or "rlhf plugins list"
+        if wanted in disabled_distributions():
+            why, fix = "it is disabled", f"rlhf plugins enable {wanted}"
+        elif any(metadata.distributions(name=wanted)):
+            why, fix = "it declares no entry point of a group rlhf.*", "add one to pyproject.toml and install it again"
+        raise PluginError(f"there is nothing to check in '{distribution}'", why=why, fix=fix)
     for row in rows:
         if row.error is None:
             click.echo(f"ok      {row.kind:10} {row.name}")

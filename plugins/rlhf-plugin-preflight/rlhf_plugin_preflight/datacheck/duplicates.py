@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from unicodedata import normalize
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_core.data.held_out import content_key
 from rlhf_plugin_preflight.datacheck.items import Item
@@ -37,6 +39,8 @@ NEAR = 0.8
 """Jaccard similarity of two texts' shingles from which they count as near duplicates (Lee et al. 2022)."""
 LOOKED_AT = 8
 """Texts of a bucket that another is compared with."""
+TOGETHER = 1000
+"""Texts that are hashed at once."""
 EXAMPLES = 5
 
 
@@ -123,24 +127,40 @@ def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
 
 
 def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) -> list[tuple[int, int]]:
-    """Pairs of indices that share a band of their MinHash signatures; with a ``boundary`` only pairs across it."""
+    """Pairs of indices that share a band of their MinHash signatures; with a ``boundary`` only pairs across it. A text
+    is paired with the first :data:`LOOKED_AT` that have its band.
+    """
+    filled = [index for index, texts in enumerate(shingles) if texts]
+    signed, indices = signatures([shingles[index] for index in filled]), np.array(filled, dtype=np.int64)
+    codes = [np.zeros(0, dtype=np.int64)]
+    for start in range(0, signed.shape[1], ROWS_OF_BAND):
+        band = np.ascontiguousarray(signed[:, start : start + ROWS_OF_BAND]).view(np.uint64)
+        order = np.lexsort(band.T)  # stable: the texts of a bucket stay in their order
+        band, here = band[order], indices[order]
+        begins = np.ones(len(here), dtype=bool)
+        begins[1:] = (band[1:] != band[:-1]).any(axis=1)
+        first = np.maximum.accumulate(np.where(begins, np.arange(len(here)), 0))
+        for position in range(LOOKED_AT):
+            later = np.flatnonzero(np.arange(len(here)) - first > position)
+            earlier, index = here[first[later] + position], here[later]
+            across = np.ones(len(later), dtype=bool) if boundary is None else (earlier < boundary) & (index >= boundary)
+            codes.append((earlier * len(shingles) + index)[across])
+    return [divmod(code, len(shingles)) for code in np.unique(np.concatenate(codes)).tolist()]
+
+
+def signatures(shingles: Sequence[frozenset[int]]) -> NDArray[np.uint32]:
+    """MinHash signatures, a row for each text, by multiply-shift hashing modulo 2**64."""
     rng = np.random.default_rng(0)
     odd, shift = (rng.integers(1, 2**61 - 1, size=(BANDS * ROWS_OF_BAND, 1), dtype=np.uint64) for _ in range(2))
     odd |= np.uint64(1)
-    buckets: dict[tuple[int, bytes], list[int]] = {}
-    pairs: set[tuple[int, int]] = set()
-    for index, texts in enumerate(shingles):
-        if not texts:
-            continue
-        values = np.fromiter(texts, dtype=np.uint64, count=len(texts))
-        signature = ((values * odd + shift) >> np.uint64(32)).min(axis=1)  # multiply-shift hashing, modulo 2**64
-        for band in range(BANDS):
-            key = band, signature[band * ROWS_OF_BAND : (band + 1) * ROWS_OF_BAND].tobytes()
-            bucket = buckets.setdefault(key, [])
-            pairs.update((other, index) for other in bucket if boundary is None or other < boundary <= index)
-            if len(bucket) < LOOKED_AT and (boundary is None or index < boundary):
-                bucket.append(index)
-    return sorted(pairs)
+    signed = np.empty((len(shingles), BANDS * ROWS_OF_BAND), dtype=np.uint32)
+    for start in range(0, len(shingles), TOGETHER):
+        texts = shingles[start : start + TOGETHER]
+        values = np.fromiter(itertools.chain.from_iterable(texts), dtype=np.uint64)
+        starts = np.cumsum([0, *map(len, texts[:-1])])
+        hashed = (values * odd + shift) >> np.uint64(32)
+        signed[start : start + TOGETHER] = np.minimum.reduceat(hashed, starts, axis=1).T
+    return signed
 
 
 def _examples(groups: Sequence[Sequence[int]], items: Sequence[Item]) -> list[list[str]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +13,9 @@ import numpy as np
 from rlhf_core.config import RunConfig
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_tokenizer, resolve_model
 from rlhf_plugin_preflight.datacheck.items import Item
+
+BATCH = 1000
+"""Rows that are tokenized at once."""
 
 
 class Lengths(NamedTuple):
@@ -51,13 +57,42 @@ class Measure:
 
     def lengths(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Lengths:
         """Of these items; those that the chat template refuses are added to ``refused``."""
-        counts: list[int] = []
-        for item in items:
+        batches = (items[start : start + BATCH] for start in range(0, len(items), BATCH))
+        counts = [count for batch in batches for count in self._counts(batch, refused)]
+        return Lengths(counts, self.limit, sum(count > self.limit for count in counts), self.becomes, self.why)
+
+    def _counts(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Iterator[int]:
+        """Tokens of each item, in their order; what is plain text for the tokenizer is given to it at once."""
+        counts: dict[int, int] = {}
+        written: dict[int, list[str]] = {}
+        for index, item in enumerate(items):
             try:
-                counts.append(tokens_of(item, self.formatter))
+                if (texts := plain_texts(item, self.formatter)) is None:
+                    counts[index] = tokens_of(item, self.formatter)
+                else:
+                    written[index] = texts
             except ModelError as error:
                 refused.append((item, error))
-        return Lengths(counts, self.limit, sum(count > self.limit for count in counts), self.becomes, self.why)
+        batch = list(itertools.chain.from_iterable(written.values()))
+        ids = self.formatter.tokenizer(batch, add_special_tokens=False)["input_ids"] if batch else ()
+        sizes = map(len, ids)
+        for index, texts in written.items():
+            prompt, *replies = itertools.islice(sizes, len(texts))
+            counts[index] = prompt + max((size + 1 for size in replies), default=0)
+        return (counts[index] for index in sorted(counts))
+
+
+def plain_texts(item: Item, formatter: Formatter) -> list[str] | None:
+    """The prompt and the completions, each as the tokenizer is given it whole; None where :func:`tokens_of` has to
+    count, as for a completion with calls or for names of special tokens in a text.
+    """
+    if formatter.modality is not None or not formatter.chat or any(item.turns):
+        return None
+    formatter.check_template()
+    prompt = formatter.render(item.prompt, item.tools, add_generation_prompt=True)
+    if formatter.text.placeholders_in(prompt) or any(map(formatter.text.names_in, item.completions)):
+        return None
+    return [prompt, *item.completions]
 
 
 def tokens_of(item: Item, formatter: Formatter) -> int:
@@ -80,14 +115,16 @@ def limit_of(config: RunConfig, context: int) -> tuple[int, str, str]:
 
 def context_of_model(config: ModelConfig) -> int:
     """Tokens that the model's configuration allows, its weights not loaded."""
-    from transformers import AutoConfig
+    model_path, context = resolve_model(config.path).path, 0
+    if (file := Path(model_path) / "config.json").is_file():  # transformers would import torch to read it
+        context = json.loads(file.read_text("utf-8")).get("max_position_embeddings") or 0
+    if not context:
+        from transformers import AutoConfig
 
-    source = resolve_model(config.path)
-    options: dict[str, Any] = {"gguf_file": source.gguf} if source.gguf else {}
-    loaded: Any = AutoConfig.from_pretrained(
-        source.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
-    )
-    context = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
+        loaded: Any = AutoConfig.from_pretrained(
+            model_path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code
+        )
+        context = getattr(loaded.get_text_config(), "max_position_embeddings", None) or 1 << 30
     return min(context, config.max_context or context)
 
 

@@ -58,8 +58,6 @@ def _check_shapes(model: Any, config: ModelConfig, described: Described) -> bool
     """Compare the shapes in the files' headers with the model's; False where there is no file to look at."""
     from safetensors import safe_open
 
-    if described.source.gguf:
-        return True
     files = _weight_files(described, config.revision)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for file in files:

@@ -89,7 +89,7 @@ def lies_by_parts(config: ModelConfig, text: Any) -> bool:
     from rlhf_plugin_preflight.memory.weightless import describe
 
     source = describe(config).source
-    if source.gguf or source.adapter is not None or (Path(source.path) / MODALITY_FILE).is_file():
+    if source.adapter is not None or (Path(source.path) / MODALITY_FILE).is_file():
         return False
     if getattr(text, "quantization_config", None) is not None:
         return False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.config import did_you_mean
@@ -26,25 +29,8 @@ class Shape(NamedTuple):
     """0 is ``hidden / heads``."""
 
 
-SHAPES: dict[str, Shape] = {
-    "gpt2-117m": Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, True),
-    "smollm2-135m": Shape("llama", 30, 576, 9, 3, 1536, 49152, 8192, True),
-    "smollm2-360m": Shape("llama", 32, 960, 15, 5, 2560, 49152, 8192, True),
-    "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 4864, 151936, 32768, True),
-    "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 12, 2, 8960, 151936, 32768, True),
-    "qwen3-0.6b": Shape("qwen3", 28, 1024, 16, 8, 3072, 151936, 40960, True, 128),
-    "qwen3-1.7b": Shape("qwen3", 28, 2048, 16, 8, 6144, 151936, 40960, True, 128),
-    "qwen3-8b": Shape("qwen3", 36, 4096, 32, 8, 12288, 151936, 40960, False, 128),
-    "smollm2-1.7b": Shape("llama", 24, 2048, 32, 32, 8192, 49152, 8192, True),
-    "qwen2.5-3b": Shape("qwen2", 36, 2048, 16, 2, 11008, 151936, 32768, True),
-    "llama-2-7b": Shape("llama", 32, 4096, 32, 32, 11008, 32000, 4096),
-    "qwen2.5-7b": Shape("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768),
-    "llama-3-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 8192),
-    "llama-3.1-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 131072),
-    "llama-2-13b": Shape("llama", 40, 5120, 40, 40, 13824, 32000, 4096),
-    "qwen2.5-32b": Shape("qwen2", 64, 5120, 40, 8, 27648, 152064, 32768),
-    "llama-2-70b": Shape("llama", 80, 8192, 64, 8, 28672, 32000, 4096),
-    "llama-3.1-70b": Shape("llama", 80, 8192, 64, 8, 28672, 128256, 131072),
+SHAPES: Mapping[str, Shape] = {
+    name: Shape(**sizes) for name, sizes in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
 """From the config.json that each was published with."""
 

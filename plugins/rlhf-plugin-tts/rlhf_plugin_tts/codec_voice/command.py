@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
 
-LIKE: dict[str, dict[str, Any]] = {
-    "llasa": {
-        "token": "<|s_{}|>",
-        "end": "<|SPEECH_GENERATION_END|>",
-        "prompt": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nConvert the text to speech:"
-        "<|TEXT_UNDERSTANDING_START|>{text}<|TEXT_UNDERSTANDING_END|><|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n<|SPEECH_GENERATION_START|>",
-    },
-    "neutts": {
-        "token": "<|speech_{}|>",
-        "end": "<|SPEECH_GENERATION_END|>",
-        "prompt": "user: Convert the text to speech:<|TEXT_PROMPT_START|>{text}<|TEXT_PROMPT_END|>\n"
-        "assistant:<|SPEECH_GENERATION_START|>",
-    },
-}
+LIKE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("like.toml").read_text())
 """Settings of known families; ``rlhf tts voice --like``."""
 
 

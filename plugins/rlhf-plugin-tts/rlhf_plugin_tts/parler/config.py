@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
 from rlhf_plugin_tts.code_stream.stream import MARKS, stream_view
+
+DEFAULTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("decoder_defaults.json").read_text())
 
 
 class ParlerDecoderConfig(PretrainedConfig):
@@ -15,23 +20,7 @@ class ParlerDecoderConfig(PretrainedConfig):
     model_type = "parler_tts_decoder"
 
     def __init__(self, **kwargs: Any) -> None:
-        defaults: dict[str, Any] = {
-            "vocab_size": 2049,
-            "max_position_embeddings": 2048,
-            "num_hidden_layers": 24,
-            "ffn_dim": 4096,
-            "num_attention_heads": 16,
-            "num_key_value_heads": None,
-            "num_cross_attention_key_value_heads": None,
-            "activation_function": "gelu",
-            "hidden_size": 1024,
-            "num_codebooks": 4,
-            "rope_embeddings": False,
-            "rope_theta": 10_000.0,
-            "use_fused_lm_heads": False,
-            "initializer_factor": 0.02,
-        }
-        for name, default in defaults.items():
+        for name, default in DEFAULTS.items():
             setattr(self, name, kwargs.pop(name, default))
         self.num_key_value_heads: int = self.num_key_value_heads or self.num_attention_heads
         self.num_cross_attention_key_value_heads: int = (

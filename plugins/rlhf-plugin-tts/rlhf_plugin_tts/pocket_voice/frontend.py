@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import logging
 import re
+import tomllib
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -22,17 +24,8 @@ PHONES = tuple(
 WORD_END, COMMA, FULL_STOP, QUESTION = "_", ",", ".", "?"
 STYLES = ("slow", "fast", "low", "high", "flat", "lively", "clear", "rough", "plain")
 """What a description may ask for; ``plain`` leaves everything open."""
-LIKE = {
-    "slow": "slow slowly calm measured deliberate",
-    "fast": "fast quick quickly rapid hurried brisk",
-    "low": "low deep lower",
-    "high": "high higher",
-    "flat": "flat monotone monotonous robotic unexpressive",
-    "lively": "lively expressive animated varied enthusiastic excited",
-    "clear": "clear clean crisp",
-    "rough": "rough hoarse noisy",
-    "plain": "plain normal neutral natural default",
-}
+_TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+LIKE, _RULES = _TABLES["like"], _TABLES["rules"]
 SAID = ",;:.!?'\"()-"
 """Signs that are pauses, join words, or need no sound."""
 MOST_PHONES = 120
@@ -126,18 +119,6 @@ def pronounce(word: str) -> list[str]:
     if word.endswith("'s") and len(word) > 2:
         return [*pronounce(word[:-2]), "z"]
     return by_letters(word.replace("'", ""))
-
-
-_RULES = {
-    "tion": "sh ax n", "sion": "zh ax n", "ough": "ao", "igh": "ay", "tch": "ch", "sch": "s k", "dge": "jh",
-    "ch": "ch", "sh": "sh", "th": "th", "ph": "f", "wh": "w", "ck": "k", "ng": "ng", "qu": "k w", "gh": "g", "kn": "n",
-    "wr": "r", "ee": "iy", "ea": "iy", "oo": "uw", "ou": "aw", "ow": "ow", "oi": "oy", "oy": "oy", "ai": "ey",
-    "ay": "ey", "au": "ao", "aw": "ao", "ie": "iy", "ei": "ey", "ey": "iy", "oa": "ow", "ew": "uw", "ar": "aa r",
-    "er": "er", "ir": "er", "ur": "er", "or": "ao r", "ce": "s eh", "ci": "s ih", "cy": "s iy", "ge": "jh eh",
-    "a": "ae", "b": "b", "c": "k", "d": "d", "e": "eh", "f": "f", "g": "g", "h": "hh", "i": "ih", "j": "jh", "k": "k",
-    "l": "l", "m": "m", "n": "n", "o": "aa", "p": "p", "q": "k", "r": "r", "s": "s", "t": "t", "u": "ah", "v": "v",
-    "w": "w", "x": "k s", "y": "iy", "z": "z",
-}  # fmt: skip
 
 
 def by_letters(word: str) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import string
+import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 
 MARKS = string.punctuation + " "
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -14,81 +16,21 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-NAMES = words("""
-Emma Liam Sophia Jackson Olivia Noah Ava Lucas Isabella Mason Mia Ethan Charlotte Alexander Amelia Benjamin Harper Leo
-Zoe Daniel Chloe Samuel Lily Matthew Grace Owen Abigail Gabriel Ella Jacob Scarlett Nathan Victoria Elijah Layla
-Nicholas Audrey David Hannah Christopher Penelope Thomas Nora Andrew Aria Joseph Claire Ryan Stella Jonathan
-""")
+LISTS = {name: words(text) for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()}
+NAMES = LISTS["names"]
 CONJUNCTIONS = frozenset({"and", "but", "for", "nor", "or", "so", "yet"})
-PRONOUNS = frozenset(
-    words("""
-i me we us you he him she her it they them my mine our ours your yours his hers its their theirs myself ourselves
-yourself yourselves himself herself itself themselves this that these those who whom whose which what whoever whomever
-whatever whichever anybody anyone anything everybody everyone everything nobody nothing somebody someone something
-each either neither both all some any none
-""")
-)
-STOP_WORDS = frozenset(
-    words("""
-i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it its
-itself they them their theirs themselves what which who whom this that these those am is are was were be been being
-have has had having do does did doing a an the and but if or because as until while of at by for with about against
-between into through during before after above below to from up down in out on off over under again further then once
-here there when where why how all any both each few more most other some such no nor not only own same so than too
-very s t can will just don should now d ll m o re ve y ain aren couldn didn doesn hadn hasn haven isn ma mightn mustn
-needn shan shouldn wasn weren won wouldn
-""")
-)
+PRONOUNS = frozenset(LISTS["pronouns"])
+STOP_WORDS = frozenset(LISTS["stop_words"])
 """English function words and the pieces of contractions, as NLTK's list has them."""
-CAPITALS = words("""
-Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw London
-Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb
-""")
+CAPITALS = LISTS["capitals"]
 """European capitals north of 45 degrees, by latitude."""
-AFRICA = tuple(
-    name.replace("_", " ")
-    for name in words("""
-algeria angola benin botswana burkina burundi cape_verde cabo_verde cameroon central_african chad comoros congo djibouti
-egypt guinea eritrea eswatini swaziland ethiopia gabon gambia ghana ivory_coast d'ivoire kenya lesotho liberia libya
-madagascar malawi mali mauritania mauritius morocco mozambique namibia niger rwanda sao_tome senegal seychelles
-sierra_leone somalia south_africa sudan tanzania togo tunisia uganda sahara zambia zimbabwe
-""")
-)
+AFRICA = tuple(name.replace("_", " ") for name in LISTS["africa"])
 """What the names of Africa's countries hold, without accents and in lower case."""
-MINOR = frozenset(
-    words("a an the and but or nor for so yet as at by in of off on per to up via with from into onto over")
-)
+MINOR = frozenset(LISTS["minor"])
 """Words that title case may leave in lower case."""
-VERBS = frozenset(
-    words("""
-accept achieve act add address adjust adopt aim align allow analyze answer apply approach arrange ask assess assist
-assume attend avoid balance be become begin believe blend bring build buy calculate call capture carry catch celebrate
-change check choose clarify clean click close collect combine come compare complete compute conduct connect consider
-consult contact continue contribute convert cook count cover craft create cross cut dance decide define deliver delve
-demonstrate describe design determine develop discover discuss display dive do document download draft draw dream
-drink drive drop earn eat edit embrace emphasize employ enable encourage engage enhance enjoy ensure enter establish
-evaluate examine execute exercise expand expect experience explain explore express extend face fill find finish fix
-focus follow forget form gather generate get give go grab grow guide handle harness have help highlight hire hold hope
-identify ignite illustrate imagine implement improve include increase indulge inform initiate input insert inspire
-install integrate introduce invest investigate invite join jump keep know learn leave let list listen live locate look
-love maintain make manage measure meet minimize mix monitor move navigate need note observe obtain offer open optimize
-organize outline pack participate pay perform pick place plan play prepare present preserve prevent print prioritize
-process produce promote protect prove provide publish pull push put read receive recognize recommend record reduce
-reflect remember remove repeat replace report represent require research resist resolve respond review revise run save
-say schedule search see seek select send separate serve set share show simplify sing sit solve speak specify spend
-stand start state stay stop store strive study submit suggest summarize support take talk teach tell test think track
-train transform translate travel treat try turn type understand unleash unlock update upgrade use utilize validate
-verify view visit wait walk want watch weave welcome work write am is are was were been being has had does did can
-will would should could may might must shall
-""")
-)
+VERBS = frozenset(LISTS["verbs"])
 """Common verbs in the base form, and auxiliaries."""
-NOT_VERBS = frozenset(
-    words("""
-during morning evening nothing something anything everything according including regarding king spring string thing
-red bed need hundred sacred naked wicked indeed speed seed feed ring wing ceiling
-""")
-)
+NOT_VERBS = frozenset(LISTS["not_verbs"])
 _VOWELS = re.compile(r"[aeiouy]+")
 _EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2300-\u23ff\u2b00-\u2bff\u2190-\u21ff\u3030\u303d"

@@ -4,29 +4,19 @@ algorithms, with a short list of abbreviations in place of the trained one."""
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import zip_longest
+from pathlib import Path
 from typing import NamedTuple
 
-from rlhf_plugin_verifiers.instructions.lexicon import words
+from rlhf_plugin_verifiers.instructions.lexicon import LISTS
 
-ABBREVIATIONS = frozenset(
-    words("""
-mr mrs ms dr prof st jr sr gen col lt maj sen rep messrs vs inc corp co ltd bros ave ft ph.d d.c u.s u.k u.n u.s.a a.m
-p.m n.y n.j l.a s.a a.d jan feb aug sep sept oct nov dec wed fri va ga fla calif conn ala ariz colo ill kan ky mich
-minn nev okla ore pa tenn vt wash wis r.j j.b j.p j.r e.f f.g g.f h.f p.a.m r.i s.g s.p.a w.r w.va a.s a.t a.m.e
-""")
-)
+ABBREVIATIONS = frozenset(LISTS["abbreviations"])
 """Words whose final period does not end a sentence, in lower case and without it; "etc." and "e.g." do, as in the
 trained model, which never saw them."""
-STARTERS = frozenset(
-    words("""
-the a an he she it we they you this that these those there in on at by for from with as if when while after before but
-and or so yet however although though because since then thus his her its our their my your what who why how where
-which some many most all each every both one no not also another such let now here meanwhile additionally moreover
-""")
-)
+STARTERS = frozenset(LISTS["starters"])
 """Words that are usually lower case, so that a capital marks the start of a sentence."""
 _RUN = re.compile(r"\S+")
 _INNER = re.compile(r"""[.?!](?=[)";}\]*:@'({\[!?”’»])""")
@@ -119,34 +109,8 @@ def _realign(pieces: list[str]) -> list[str]:
     return realigned
 
 
-_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(p, re.IGNORECASE), r)
-    for p, r in (
-        (r"([«“‘„]|[`]+)", r" \1 "),
-        (r"^\"", r"`` "),
-        (r"(``)", r" \1 "),
-        (r"([ (\[{<])(\"|'{2})", r"\1 `` "),
-        (r"([»”’])", r" \1 "),
-        (r"''", " '' "),
-        (r'"', " '' "),
-        (r"([^.])(\.)([\])}>\"'»”’ ]*+)\s*+$", r"\1 \2 \3 "),
-        (r"([:,])([^\d])", r" \1 \2"),
-        (r"([:,])$", r" \1 "),
-        (r"\.{2,}", r" \g<0> "),
-        (r"[;@#$%&]", r" \g<0> "),
-        (r"[?!]", r" \g<0> "),
-        (r"([^'])' ", r"\1 ' "),
-        (r"[\]\[(){}<>]", r" \g<0> "),
-        (r"--", " -- "),
-        (r"([^' ])('s|'m|'d|')(?= |$)", r"\1 \2 "),
-        (r"([^' ])('ll|'re|'ve|n't)(?= |$)", r"\1 \2 "),
-        (r"\b(can)(not)\b", r" \1 \2 "),
-        (r"\b(gon|wan)(na)\b", r" \1 \2 "),
-        (r"\b(gim|lem)(me)\b", r" \1 \2 "),
-        (r"\b(got)(ta)\b", r" \1 \2 "),
-        (r" ('t)(is|was)\b", r" \1 \2 "),
-    )
-)
+_TREEBANK = tomllib.loads(Path(__file__).with_name("treebank.toml").read_text(encoding="utf-8"))
+_STEPS = tuple((re.compile(pattern, re.IGNORECASE), replacement) for pattern, replacement in _TREEBANK["steps"])
 
 
 @lru_cache(maxsize=64)

@@ -49,4 +49,4 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
             fix=f"another name, for example my-{name}, or --into its folder",
         )
     folder = write_package(name, kind, parent or Path())
-    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  {look_at(names, kind)}")
+    click.echo(f"wrote {folder}\n  pip install -e '{folder}[test]'\n  pytest {folder}\n  {look_at(names, kind)}")

@@ -1,0 +1,44 @@
+"""Names and numbers inside pages that are written by hand: what stands between ``<!-- fact: NAME -->`` and
+``<!-- end -->`` is written from entry points, the planner and the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rlhf_core.config.load import resolve
+from rlhf_core.plugins.registry import Registry
+
+ROOT = Path(__file__).parents[2]
+FACT = re.compile(r"(<!-- fact: (\w+) -->).*?(<!-- end -->)")
+
+
+def pages() -> Mapping[Path, str]:
+    """Every page with a fact, its facts written anew."""
+    texts = {file: file.read_text() for file in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+    return {f: FACT.sub(lambda m: f"{m[1]}{FACTS[m[2]]()}{m[3]}", t) for f, t in texts.items() if FACT.search(t)}
+
+
+def names(kind: str, distribution: str = "rlhf-") -> Iterator[str]:
+    """Components of a kind that we ship."""
+    yield from (e.name for e in Registry(disabled=()).entries(kind) if e.distribution.startswith(distribution))
+
+
+def keeps_reference(algorithm: str) -> bool:
+    """Whether the plan of the algorithm's defaults holds a frozen copy of the policy."""
+    user = {"trainer": {"name": algorithm}, "model": {"path": "MODEL"}, "dataset": {"name": "jsonl", "path": "FILE"}}
+    return resolve(Registry(disabled=()), sugar=user).keeps_copy
+
+
+def listed(components: Iterator[str]) -> str:
+    return ", ".join(f"`{name}`" for name in components)
+
+
+FACTS: Mapping[str, Callable[[], str]] = {
+    "core_packages": lambda: str(len([*(ROOT / "rlhf_core").glob("*/__init__.py")])),
+    "agents": lambda: listed(names("agent", "rlhf-plugin-agents")),
+    "agent_suites": lambda: listed(names("benchmark", "rlhf-plugin-agents")),
+    "kept_references": lambda: listed(filter(keeps_reference, names("trainer"))),
+}
