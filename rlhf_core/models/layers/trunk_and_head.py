@@ -102,13 +102,15 @@ def rounding_tolerance(model: torch.nn.Module) -> float:
     return TOLERANCE if compute_dtype(model) == torch.float32 else 100 * TOLERANCE
 
 
-def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
-    """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`); ``-inf`` too."""
+def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module, times: float = 1.0) -> bool:
+    """Whether two results of one model are the same but for rounding, ``-inf`` included: they differ by no more than
+    ``times`` the :func:`rounding_tolerance`.
+    """
     if got.shape != want.shape or not torch.equal(got.isneginf(), want.isneginf()):
         return False
     got, want = (values.float().masked_fill(values.isneginf(), 0.0) for values in (got, want))
     gap = (got - want).abs().max() / want.abs().max().clamp(min=1e-6)
-    return bool(gap <= rounding_tolerance(model))
+    return bool(gap <= times * rounding_tolerance(model))
 
 
 _linear_heads: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
