@@ -60,6 +60,7 @@ class PpoConfig(OnlineTrainerConfig):
         "reward": "ensemble",
         "advantage": "gae",
         "loss": "ppo_clip",
+        "monitors": ["health", {"name": "hacking", "stop": False}],
     }
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {
