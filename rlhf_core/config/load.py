@@ -167,9 +167,13 @@ def load_yaml(text: str) -> Any:
             return None
         if _count(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"its aliases (*name) stand for more than {MOST_VALUES} values, or one holds itself")
-        return loader.construct_document(node)
+        data = loader.construct_document(node)
+        repr(data)  # a whole number of thousands of digits is read, and no error could show it
+        return data
     except RecursionError as error:
         raise yaml.YAMLError("it is nested too deeply") from error
+    except (ValueError, LookupError, AttributeError) as error:  # a date or number that is none
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
     finally:
         loader.dispose()
 

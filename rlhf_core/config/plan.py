@@ -64,7 +64,7 @@ class Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
         return cls(
-            data["config"],
+            {**data["config"]},
             tuple(data["components"]),
             data["versions"],
             data["seed"],

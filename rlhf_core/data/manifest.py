@@ -103,7 +103,7 @@ def files_read(folder: Path) -> list[Path]:
 
 def _added(folder: Path, listed: Set[Path]) -> list[str]:
     """Files that were not written with the others."""
-    return [f"{file.relative_to(folder)} is not in it" for file in files_read(folder) if file not in listed]
+    return [f"{file.relative_to(folder)} was added" for file in files_read(folder) if file not in listed]
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:

@@ -278,7 +278,8 @@ def context_length(model: Any, config: ModelConfig) -> int:
 
 
 UNASKED = re.compile(
-    "_ids?$|^(do_sample|max_length|transformers_version|_from_model_config|use_cache|output_.*|return_.*)$"
+    "^((bos|eos|pad|decoder_start)_token_id|do_sample|max_length|transformers_version|_from_model_config|use_cache"
+    "|output_.*|return_.*)$"
 )
 """Names in a generation config that do not shape what is sampled, or are used."""
 

@@ -47,7 +47,7 @@ for probe in job["probes"]:
 
 
 def check_ends(template: Any, where: str) -> None:
-    """Refuse a chat template (or several by name) that takes seconds or a gigabyte for a few short turns.
+    """Refuse a chat template (or several by name) that takes seconds or a gigabyte for a few turns.
 
     Raises:
         ModelError: names it.
@@ -68,6 +68,7 @@ def _problem(template: str) -> str:
         turns[:3],
         turns,
         [{"role": "system", "content": "x"}, *turns[:3]],
+        [{"role": turn["role"], "content": turn["content"] * 200} for turn in turns[:3]],
     ]
     words = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<p>", "unk_token": "<u>"}
     probes = [
@@ -82,10 +83,10 @@ def _problem(template: str) -> str:
             [sys.executable, "-I", "-c", TRIAL], input=job.encode(), capture_output=True, timeout=WALL_S
         )
     except subprocess.TimeoutExpired:
-        return f"it takes more than {WALL_S} s for a few short turns"
+        return f"it takes more than {WALL_S} s for a few turns"
     if ended.returncode == 3:
-        return "it takes more than a gigabyte for a few short turns"
-    return f"it takes more than {CPU_S} s for a few short turns" if ended.returncode < 0 else ""
+        return "it takes more than a gigabyte for a few turns"
+    return f"it takes more than {CPU_S} s for a few turns" if ended.returncode < 0 else ""
 
 
 def _refused(where: str, why: str) -> ModelError:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -154,7 +154,8 @@ def foreign_code(
         UserError: the code inside raised anything.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # stdout may be a command's JSON
+            yield
     except (KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:

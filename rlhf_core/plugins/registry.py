@@ -184,7 +184,8 @@ class Registry:
     def _unknown(self, kind: str, name: str) -> PluginError:
         known = sorted({e.name for e in self._by_kind[kind]})
         others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
-        fix = did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}"
+        begin = f"choose one of kind {kind}" if others else "pip install the plugin with it"
+        fix = did_you_mean(name, known) or f"{begin}; rlhf plugins list --kind {kind}"
         if not others and (distribution := brought_by(kind, name)):
             fix = f"pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
         if kind == "reward" and "verifier" in others:

@@ -169,7 +169,7 @@ def read_run(path: Path) -> StoredRun:
     """Read one run directory."""
     try:
         summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
-        rows = tuple(read_jsonl(path / "metrics.jsonl"))
+        rows = tuple({**row, "step": int(row["step"])} for row in read_jsonl(path / "metrics.jsonl"))
         plan = Plan.read(path / "plan.json")
     except RunDirError:
         raise
@@ -184,4 +184,4 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _json(path: Path) -> Mapping[str, Any] | None:
-    return json.loads(path.read_text()) if path.is_file() else None
+    return {**json.loads(path.read_text())} if path.is_file() else None

@@ -111,13 +111,14 @@ def test_unused_settings_of_a_generation_config_are_named_once(
 ) -> None:
     folder = saved("llama")
     asked = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "do_sample": True}
+    asked |= {"bad_words_ids": [[5]], "forced_bos_token_id": 7}
     (folder / "generation_config.json").write_text(json.dumps({**asked, "eos_token_id": [257, 258], "pad_token_id": 0}))
     load_policy(ModelConfig(path=str(folder)))
     told = [r.getMessage() for r in caplog.records if "generation_config" in r.getMessage()]
     assert len(told) == 1
     for name, value in asked.items():
         assert (f"{name} {value}" in told[0]) == (name != "do_sample")
-    assert "token_id" not in told[0]
+    assert not any(f"{name}_token_id 0" in told[0] or f"{name}_token_id [" in told[0] for name in ("eos", "pad"))
 
 
 def test_nothing_is_said_of_a_generation_config_without_settings(

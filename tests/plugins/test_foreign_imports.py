@@ -64,6 +64,14 @@ def test_a_selected_component_that_ends_the_process_is_named(fakes: Fakes, endin
     assert "sick-loss 3.1" in out.stderr
 
 
+def test_what_a_module_prints_stays_out_of_a_commands_json(fakes: Fakes) -> None:
+    fakes.add("loud-hook", "[rlhf]\nloud = loud_hook:thing\n", "print('hello')\nclass thing: ...\n")
+    out = fakes.rlhf(*TRAIN, "--json")
+    assert out.returncode == 0, out.stderr
+    assert "config" in json.loads(out.stdout)
+    assert "hello" in out.stderr
+
+
 @pytest.mark.parametrize("passing", [KeyboardInterrupt(), StageTimeout.__new__(StageTimeout)])
 def test_ctrl_c_and_deadlines_pass(passing: BaseException) -> None:
     with pytest.raises(type(passing)), foreign_code("it", "here", ""):

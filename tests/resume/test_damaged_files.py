@@ -138,7 +138,7 @@ def test_a_file_that_was_added_is_not_loaded_with_the_others(run: Path, name: st
     model = sorted(run.glob("checkpoints/*/model"))[-1]
     (model / name).parent.mkdir(parents=True, exist_ok=True)
     (model / name).write_text("{}")
-    expected = [] if name in UNREAD else [f"{name} is not in it"]
+    expected = [] if name in UNREAD else [f"{name} was added"]
     assert find_damage(model) == expected
     assert find_damage(model.parent) == [f"model/{row}" for row in expected]
 
@@ -158,7 +158,7 @@ def test_whatever_is_not_listed_is_refused_at_any_depth(folders: list[str], name
         file.parent.mkdir(parents=True, exist_ok=True)
         assert find_damage(Path(place, "model")) == []
         file.write_text("")
-        assert find_damage(Path(place, "model")) == [f"{file.relative_to(Path(place, 'model'))} is not in it"]
+        assert find_damage(Path(place, "model")) == [f"{file.relative_to(Path(place, 'model'))} was added"]
 
 
 def test_a_template_in_a_folder_of_its_own_is_refused_by_every_loader(whole_run: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_template_in_a_folder_of_its_own_is_refused_by_every_loader(whole_run:
     (final / "additional_chat_templates").mkdir()
     (final / "additional_chat_templates" / "default.jinja").write_text("{{ messages[0].content }} another")
     for load in (load_policy, load_tokenizer):
-        with pytest.raises(ModelError, match=r"additional_chat_templates/default\.jinja is not in it"):
+        with pytest.raises(ModelError, match=r"additional_chat_templates/default\.jinja was added"):
             load(ModelConfig(path=str(final)))
 
 

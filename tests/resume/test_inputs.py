@@ -240,3 +240,13 @@ def test_a_plan_without_a_record_is_said(place: Path, caplog: Any) -> None:
     (place / "run" / "plan.json").write_text(json.dumps(plan))
     assert train("--resume", "run") == 0
     assert "has no record of what it read when it started" in caplog.text
+
+
+def test_settings_that_were_edited_in_the_run_are_named_and_not_used(place: Path, caplog: Any) -> None:
+    file = place / "run" / "config.yaml"
+    assert train("--resume", "run") == 0
+    assert "config.yaml" not in caplog.text
+    file.write_text(file.read_text().replace("max_steps: 3", "max_steps: 9"))
+    (place / "run" / "summary.json").unlink()
+    assert train("--resume", "run") == 0
+    assert "config.yaml' has trainer.max_steps 9: not used; plan.json has 3" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.config.load import read_yaml
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
@@ -17,6 +19,7 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RunDirError
 
+log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
 LENGTHS = ("trainer.steps", "trainer.max_steps", "trainer.epochs")
 """How long a run is; they may only rise."""
@@ -47,6 +50,10 @@ def planned_resume(
     """
     plan = _read_plan(run_dir)
     config = reload(registry, plan)
+    settings = run_dir / "config.yaml"
+    if settings.is_file() and (edited := differences(plan.config, read_yaml(settings))):
+        key, planned, written = edited[0]
+        log.warning("'%s' has %s %s: not used; plan.json has %s", settings, key, written, planned)
     changes: list[Change] = []
     if change is not None:
         wanted = change(plan.config)
