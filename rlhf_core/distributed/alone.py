@@ -25,16 +25,16 @@ def await_rank_zero(what: str, rank: int, peers: RankMonitor | None, timeout_s: 
     if peers is None:
         yield
         return
-    said = ""
+    error_text = ""
     try:
         yield
     except BaseException as error:
-        said = f"{type(error).__name__}: {error}"
+        error_text = f"{type(error).__name__}: {error}"
         raise
     finally:
         work = peers.leave_section()
         if rank == 0:
-            peers.report_done(work, said)
+            peers.report_done(work, error_text)
     if rank != 0 and (error := _awaited(work, what, rank, peers, timeout_s)):
         raise OtherRankFailed(f"rank 0 failed while the other ranks waited for it ({what}): {error}")
 
@@ -44,7 +44,7 @@ def _awaited(work: int, what: str, rank: int, peers: RankMonitor, timeout_s: flo
     began = answered = time.monotonic()  # answered: when the store last did
     pause_s = FIRST_LOOK_S
     while True:
-        gone = peers.has_ended(0)  # before the look: it may say so and end
+        rank_zero_ended = peers.has_ended(0)  # before the look: it may say so and end
         error = None
         try:
             error, answered = peers.done(work), time.monotonic()
@@ -53,7 +53,7 @@ def _awaited(work: int, what: str, rank: int, peers: RankMonitor, timeout_s: flo
                 raise lost(what, rank, peers, timeout_s, began, str(gone_store)) from gone_store
         if error is not None:
             return error
-        if gone:
+        if rank_zero_ended:
             raise lost(what, rank, peers, timeout_s, began, "its process has ended", [0])
         if time.monotonic() - max(began, peers.heard[0].since) > timeout_s:
             raise lost(what, rank, peers, timeout_s, began, "it says nothing more", [0])

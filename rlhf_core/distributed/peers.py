@@ -187,9 +187,9 @@ class RankMonitor:
         key = f"rlhf/rank/{other}"
         last = self.heard[other]
         if self.store.check([key]):
-            said = json.loads(self.store.get(key))
-            if said["beat"] != last.beat:
-                self.heard[other] = Heartbeat(**said, since=time.monotonic())
+            heartbeat = json.loads(self.store.get(key))
+            if heartbeat["beat"] != last.beat:
+                self.heard[other] = Heartbeat(**heartbeat, since=time.monotonic())
                 self._warned.discard(other)
                 return
         silent_s = time.monotonic() - last.since

@@ -255,17 +255,16 @@ class OnlineTrainer(RolloutTrainer):
 
     def state(self) -> dict[str, Any]:
         """How engine and trainer drifted apart."""
-        drift = self.parts.update.drift
-        return {"checked_mismatch": drift.compared, "drift": drift.state_dict()}
+        return {"drift": self.parts.update.drift.state_dict()}
 
     def rank_state(self) -> dict[str, Any]:
         """Prompts and rollouts that were drawn, and not yet learned from."""
-        return {"scheduler": self.parts.source.state_dict()}
+        return {"source": self.parts.source.state_dict()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state` and every rank's :meth:`rank_state`."""
-        self.parts.source.load_state_dict([rank["scheduler"] for rank in state["written_by"]])
-        self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
+        self.parts.source.load_state_dict([rank["source"] for rank in state["written_by"]])
+        self.parts.update.drift.load_state_dict(state["drift"])
 
 
 def _last(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -241,7 +241,7 @@ OWN = ("rng", "hook_errors")
 """What may differ from rank to rank and means the same on any: nothing that is drawn from global generators decides
 what a run samples or learns, whose seeds come from steps and prompts."""
 
-DIVIDED = ("scheduler",)
+DIVIDED = ("source",)
 """What the trainer divides anew: rollouts that were sampled ahead."""
 
 

@@ -74,8 +74,8 @@ def opened(page: Path) -> dict[str, Any]:
                 break
             time.sleep(0.05)
         seconds = round(time.monotonic() - began, 2)
-        said = {"title": browser.title, "charts": charts, "seconds": seconds, "problems": problems(browser)}
-        return {"opened": True, **said, "megabytes": round(page.stat().st_size / 1e6, 2)}
+        result = {"title": browser.title, "charts": charts, "seconds": seconds, "problems": problems(browser)}
+        return {"opened": True, **result, "megabytes": round(page.stat().st_size / 1e6, 2)}
     finally:
         browser.quit()
 

@@ -51,13 +51,13 @@ def main() -> int:
     if broken := [mutant.tests for mutant, code in run(plain, args.jobs) if code]:
         print("fail without a mutation:", *broken, sep="\n  ")
         return 1
-    found = 0
+    killed = 0
     for mutant, code in run(mutants, args.jobs):
-        found += code == 1
+        killed += code == 1
         word = {0: "NOT FOUND", 1: "found"}.get(code, f"pytest ended with {code}")
         print(f"{word}: {mutant.file}: {mutant.old.strip()} -> {mutant.new.strip()}", flush=True)
-    print(f"{found} of {len(mutants)} mutations found ({found / len(mutants):.0%})")
-    return int(found < args.least * len(mutants))
+    print(f"{killed} of {len(mutants)} mutations found ({killed / len(mutants):.0%})")
+    return int(killed < args.least * len(mutants))
 
 
 def load_libraries() -> None:

@@ -19,7 +19,7 @@ def found_by(strategy: str, folder: Path) -> dict[str, Any]:
     """What two ranks found."""
     out = folder / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONFAULTHANDLER": "1"}
     command += [str(SCRIPT), str(out), strategy]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -75,8 +75,8 @@ def _transcript(row: Row) -> str:
         f"stopped by {row['stop_reason']}",
     ]
     trajectory = row["trajectory"]
-    said = [f"Answer: {row['answer']}", row["detail"], trajectory.get("error") or ""]
-    notes = "".join(f"<p>{_text(line)}</p>" for line in dict.fromkeys(said) if line)
+    notes_of_row = [f"Answer: {row['answer']}", row["detail"], trajectory.get("error") or ""]
+    notes = "".join(f"<p>{_text(line)}</p>" for line in dict.fromkeys(notes_of_row) if line)
     return (
         f'<details class="{verdict}"><summary>{_text(" · ".join(facts))}</summary>{notes}'
         f"{''.join(_messages(trajectory))}</details>"

@@ -37,9 +37,9 @@ def oracle(tasks: Sequence[AgentTask]) -> Callable[[Body], Wrote]:
         script = script or (next(iter(scripts.values())) if request.role in dict(ROLES).values() else None)
         if script is None:
             return Wrote("I do not know this task.")
-        said = script(request)
-        calls = [(c["function"]["name"], c["function"]["arguments"]) for c in said.get("tool_calls") or ()]
-        return Wrote(str(said.get("content") or ""), calls)
+        message = script(request)
+        calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
+        return Wrote(str(message.get("content") or ""), calls)
 
     return answer
 

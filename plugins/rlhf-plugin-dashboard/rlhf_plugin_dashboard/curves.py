@@ -77,9 +77,9 @@ class RunData:
             self._warnings.clear()
             self._count = 0
             self._epochs["rollouts"] += 1
-        said = [row for row in new.rows if row.get("event") == "warning"]
+        warnings = [row for row in new.rows if row.get("event") == "warning"]
         self._warnings += [
-            {**{k: row.get(k) for k in ("step", "monitor")}, "text": _cut(row.get("text"))} for row in said
+            {**{k: row.get(k) for k in ("step", "monitor")}, "text": _cut(row.get("text"))} for row in warnings
         ]
         for row in _completions(new.rows):
             self._count += 1

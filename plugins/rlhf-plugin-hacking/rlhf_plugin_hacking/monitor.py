@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import logging
 import math
 from collections.abc import Mapping
 from copy import deepcopy
@@ -20,10 +19,6 @@ from rlhf_plugin_hacking.dominance import Dominance
 from rlhf_plugin_hacking.length import Length, length_slope
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_plugin_hacking.signals import Finding, Row, Signal, number
-
-STATE = 2
-"""Of :meth:`HackingMonitor.state_dict`; the first kept other readings."""
-_log = logging.getLogger("rlhf")
 
 
 class Level(enum.IntEnum):
@@ -148,7 +143,6 @@ class HackingMonitor:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "version": STATE,
             "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),
             "said": dict(self.last_warned),
             "evaluated": dict(self.evaluated),
@@ -157,12 +151,7 @@ class HackingMonitor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; that of an earlier release holds other readings, and the baseline begins anew."""
-        if state.get("version") != STATE:
-            _log.warning(
-                "%s: the checkpoint is of an earlier release, so the monitor's baseline begins anew", self.config.name
-            )
-            return
+        """Restore :meth:`state_dict`."""
         for name, signal in self.signals.items():
             signal.memory = deepcopy(state["signals"][name])
         self.last_warned = {k: int(v) for k, v in state["said"].items()}

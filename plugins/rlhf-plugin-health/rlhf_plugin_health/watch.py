@@ -126,7 +126,5 @@ class Health:
         return {name: watch.state_dict() for name, watch in self.watches.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it; a run of an earlier release may lack some."""
         for name, watch in self.watches.items():
-            if name in state:  # a watch that an earlier release did not have begins now
-                watch.load_state_dict(state[name])
+            watch.load_state_dict(state[name])

@@ -173,14 +173,6 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_would(case: str) -> No
         assert second.state_dict() == straight.state_dict()
 
 
-def test_a_checkpoint_without_a_watch_that_came_later_is_resumed() -> None:
-    first, second = c.HealthConfig().build(make_context()), c.HealthConfig().build(make_context())
-    state = first.state_dict()
-    del state["length_collapse"]
-    second.load_state_dict(state)
-    assert second.state_dict() == first.state_dict()
-
-
 def test_the_same_warning_comes_again_only_now_and_then() -> None:
     steps = rows(truncated_fraction=[0.9] * 25)
     monitor = c.LengthRunawayConfig(patience=3, repeat_every=10).build(make_context())

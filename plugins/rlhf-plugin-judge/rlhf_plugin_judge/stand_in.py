@@ -196,8 +196,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
         if fault == "full":
             return self.error(400, "invalid_request_error", "prompt is too long: 200001 tokens > 200000 maximum")
-        said = "I would rather not say." if fault == "prose" else service.answer(body)
-        message = service.completion(body, said) if self.chat else service.message(body, said)
+        reply = "I would rather not say." if fault == "prose" else service.answer(body)
+        message = service.completion(body, reply) if self.chat else service.message(body, reply)
         if self.deliver(message, fault):
             with service._lock:
                 service.answered[name] += 1

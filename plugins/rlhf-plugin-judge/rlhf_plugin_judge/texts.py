@@ -76,8 +76,8 @@ def definitions(tools: Sequence[Tool], messages: Sequence[Message]) -> dict[str,
     called = dict.fromkeys(c["function"]["name"] for m in messages for c in m.get("tool_calls") or ())
     if not called:
         return {}
-    gone = [{"name": n, "description": "Cannot be called now.", "input_schema": {"type": "object"}} for n in called]
-    return {"tools": gone, "tool_choice": {"type": "none"}}
+    past = [{"name": n, "description": "Cannot be called now.", "input_schema": {"type": "object"}} for n in called]
+    return {"tools": past, "tool_choice": {"type": "none"}}
 
 
 def _definition(function: Mapping[str, Any]) -> dict[str, Any]:

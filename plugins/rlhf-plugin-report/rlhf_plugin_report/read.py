@@ -193,8 +193,8 @@ def _damaged(file: str, lines: int) -> list[str]:
 
 
 def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) -> list[str]:
-    said = [row for row in trace if row.get("event") == "warning" and not row.get("stops")]
-    spoken = [f"step {row.get('step')}: {line}" for row in said for line in str(row.get("text", "")).splitlines()]
+    warnings = [row for row in trace if row.get("event") == "warning" and not row.get("stops")]
+    spoken = [f"step {row.get('step')}: {line}" for row in warnings for line in str(row.get("text", "")).splitlines()]
     dropped = mapping(summary.get("dropped"))
     counted = [
         f"{key.replace('_', ' ')}: {n}" + (f" ({meaning})" if (meaning := known()["counts"].get(key)) else "")

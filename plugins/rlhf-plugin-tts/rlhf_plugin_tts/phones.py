@@ -26,12 +26,12 @@ class Phones:
         return [self._score(sample) for sample in samples]
 
     def _score(self, sample: Sample) -> Score:
-        said = [name for name in sample.completion.split() if name in SPOKEN]
-        if not said:
+        phones = [name for name in sample.completion.split() if name in SPOKEN]
+        if not phones:
             return Score.failed(ScoreStatus.MISSING, "the completion names no phone: only pocket-voice's do")
         try:
-            wanted = [name for name in phones_of(spoken_text(sample)) if name in SPOKEN]
+            reference = [name for name in phones_of(spoken_text(sample)) if name in SPOKEN]
         except DatasetError as error:
             return Score.failed(ScoreStatus.MISSING, str(error))
-        per = float(jiwer.wer(" ".join(wanted), " ".join(said)))
+        per = float(jiwer.wer(" ".join(reference), " ".join(phones)))
         return Score(-min(1.0, per), {"per": per})

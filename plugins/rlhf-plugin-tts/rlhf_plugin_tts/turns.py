@@ -10,15 +10,15 @@ from rlhf_core.data import DatasetError
 
 def said_and_described(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """What is said, and the description of the voice, None where there is none."""
-    said = [m for m in messages if m.get("role") == "user"]
+    texts = [m for m in messages if m.get("role") == "user"]
     described = [m for m in messages if m.get("role") == "system"]
-    if len(said) != 1 or len(described) > 1 or len(said) + len(described) != len(messages):
+    if len(texts) != 1 or len(described) > 1 or len(texts) + len(described) != len(messages):
         raise DatasetError(
             f"a speech prompt is one user turn (what is said) and at most one system turn (the voice), "
             f"here: {', '.join(str(m.get('role')) for m in messages)}",
             fix="leave the other turns out",
         )
-    text = str(said[0]["content"])
+    text = str(texts[0]["content"])
     if not any(c.isalnum() for c in text):
         raise DatasetError("there is nothing to say", where=f"prompt {text[:40]!r}", fix="remove that row")
     if described and not str(described[0]["content"]).strip():

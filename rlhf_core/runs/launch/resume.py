@@ -161,8 +161,8 @@ def meaning(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """What the newest extension of a plan does, and in what the run will differ from one without an interruption."""
     row, trainer = plan.extensions[-1], plan.config["trainer"]
     changes: Mapping[str, Sequence[Any]] = row["changes"]
-    said = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changes.items())
-    texts = [f"extended after step {row['at_step']}: {said}"]
+    changed = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changes.items())
+    texts = [f"extended after step {row['at_step']}: {changed}"]
     lengths = {key: change for key, change in changes.items() if key in LENGTHS}
     schedule = trainer.get("optimizer", {}).get("schedule", "constant")
     if lengths and schedule != "constant":

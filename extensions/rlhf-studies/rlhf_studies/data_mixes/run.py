@@ -88,9 +88,9 @@ class DataMixes(Study[DataMixesConfig]):
             for name in next(iter(results.values()))["mixes"]
         ]
         table = markdown(("mix", "AUC", "published", "accuracy", "published", "agentic AUC"), rows)
-        said = [f"- {claim}: {called(results, *parts)}" for claim, parts in CLAIMS.items()]
+        lines = [f"- {claim}: {called(results, *parts)}" for claim, parts in CLAIMS.items()]
         before = f"Accuracy before training: {mean(figures['start'] for figures in results.values()):.3f}"
-        return "\n".join([table, "", before, "", *said])
+        return "\n".join([table, "", before, "", *lines])
 
 
 def called(results: Mapping[int, Mapping[str, Any]], metric: str, lower: str, higher: Sequence[str]) -> str:

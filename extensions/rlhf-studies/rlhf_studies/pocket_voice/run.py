@@ -34,12 +34,12 @@ class PocketVoice(Study[PocketVoiceConfig]):
         return table
 
     def of_flite(self, folder: Path, names: tuple[str, ...], seed: int) -> dict[str, Any]:
-        said = [
+        samples = [
             flite(f"unseen/{n}", text, folder / f"{n}.wav", "rms")
             for n, text in enumerate(UNSEEN[: self.config.sentences], 1)
         ]
         table: dict[str, Any] = {}
-        for name, rows in score_with(names, (), seed, said, 1).items():
+        for name, rows in score_with(names, (), seed, samples, 1).items():
             table[name] = interval(np.array([r.value for r in rows], float), seed)
             for part in rows[0].parts:
                 table[f"{name}/{part}"] = interval(np.array([r.parts.get(part) for r in rows], float), seed)

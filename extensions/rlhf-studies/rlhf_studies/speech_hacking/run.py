@@ -74,7 +74,7 @@ class SpeechHacking(Study[SpeechHackingConfig]):
         }
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
-        rows, said = list[tuple[object, ...]](), list[str]()
+        rows, lines = list[tuple[object, ...]](), list[str]()
         arms = [(f"{arm}, seed {seed}", figures[arm]) for seed, figures in results.items() for arm in ARMS]
         names = [name for name in SHOWN if name in arms[0][1]["scores"]]
         rows.append(("before", *(cell(arms[0][1]["scores"][n]["before"]) for n in names)))
@@ -82,8 +82,8 @@ class SpeechHacking(Study[SpeechHackingConfig]):
             changes = {n: arm["scores"][n]["difference"] for n in names}
             rows.append((f"{label}, change", *(cell(row, "+") for row in changes.values())))
             fell = ", ".join(n for n, row in changes.items() if worse(n, row)) or "nothing"
-            said.append(f"- {label}: fell: {fell}; first alarm of the monitor: {arm['curves']['first alarm']}")
-        return "\n".join([markdown(("voice", *names), rows), "", *said])
+            lines.append(f"- {label}: fell: {fell}; first alarm of the monitor: {arm['curves']['first alarm']}")
+        return "\n".join([markdown(("voice", *names), rows), "", *lines])
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
         figures = next(iter(results.values()))

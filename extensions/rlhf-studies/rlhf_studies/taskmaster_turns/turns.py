@@ -24,8 +24,8 @@ def read_turns(file: Path) -> list[Row]:
         name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "nothing-said"
         turn = spoken(json.loads(row["generation"]))[1]
         if turn.strip():
-            said = {"prompt": conversation(turns), "steps": [turn], "labels": [bool(row["reward"])]}
-            rows.append({"id": f"{name}:{number:04d}", **said})
+            row_of_turn = {"prompt": conversation(turns), "steps": [turn], "labels": [bool(row["reward"])]}
+            rows.append({"id": f"{name}:{number:04d}", **row_of_turn})
     return rows
 
 

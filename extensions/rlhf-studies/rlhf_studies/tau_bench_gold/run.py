@@ -39,8 +39,8 @@ class TauBenchGold(Study[TauBenchGoldConfig]):
         kinds = dict.fromkeys(k for row in figures["splits"].values() for k in row if k != "unexpected")
         rows = [(kind, *(row.get(kind, 0) for row in figures["splits"].values())) for kind in kinds]
         rows.append(("unexpected", *(len(row["unexpected"]) for row in figures["splits"].values())))
-        said = f"Results compared with the published functions: {figures['results']['compared']}, equal: "
-        return f"{markdown(('', *figures['splits']), rows)}\n\n{said}{figures['results']['equal']}"
+        line = f"Results compared with the published functions: {figures['results']['compared']}, equal: "
+        return f"{markdown(('', *figures['splits']), rows)}\n\n{line}{figures['results']['equal']}"
 
 
 class Judge:

@@ -59,8 +59,8 @@ def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
     if kinds == ["NativeLetters"]:
         return chosen_letter(gold) is not None and chosen_letter(gold) == chosen_letter(pred)
     if options.get("task") == "gsm8k":
-        number, said = reference_number(gold), read_number(pred, "lenient")
-        return number is not None and said is not None and same_number(number, said)
+        number, answer = reference_number(gold), read_number(pred, "lenient")
+        return number is not None and answer is not None and same_number(number, answer)
     strict, sets = options.get("strict", True), options.get("allow_set_relation_comp", False)
     return grade_math(pred, gold, Rules(tuple(kinds), options.get("precision", 6), strict, sets)).right
 

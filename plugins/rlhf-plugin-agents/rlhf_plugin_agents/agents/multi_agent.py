@@ -62,8 +62,8 @@ class MultiAgent(Agent):
         else:
             call = written_call(str(reply.message.get("content") or ""), len(session.calls))
             result = "" if call is None else session.call(call, step.tool).result
-        said = str(reply.message.get("content") or "")
-        return self._extracted(f"{SUBTASK} {number}: {step.task}\n{RESULT} {result or said}", session)
+        content = str(reply.message.get("content") or "")
+        return self._extracted(f"{SUBTASK} {number}: {step.task}\n{RESULT} {result or content}", session)
 
     def _extracted(self, question: str, session: Session) -> str:
         rule = "State the one fact of the result that the sub-task asks for, in one sentence; or that it is not there."

@@ -51,10 +51,10 @@ class ReactAgent(Agent):
                 continue
             if respond is None:
                 return self.answer_in(turn)
-            said = respond(final_answer(turn) if written else turn)
-            if said is None:
+            reply = respond(final_answer(turn) if written else turn)
+            if reply is None:
                 raise Stop("done", turn)
-            messages.append({"role": "user", "content": said})
+            messages.append({"role": "user", "content": reply})
             session.note(messages[-1])
 
     def rules(self, session: Session, respond: Responder | None) -> Sequence[str]:

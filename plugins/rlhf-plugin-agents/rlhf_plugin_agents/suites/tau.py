@@ -46,7 +46,7 @@ def task_of(
 ) -> AgentTask:
     """A row as a task; every play has a database of its own."""
     gold = [{"name": a["name"], "arguments": a["kwargs"]} for a in row["actions"]]
-    said = "Done: " + ", ".join(row["outputs"]) if row["outputs"] else "That is done."
+    final_text = "Done: " + ", ".join(row["outputs"]) if row["outputs"] else "That is done."
     name = f"{split}/{number}"
 
     def open_session(seed: int) -> TaskSession:
@@ -65,7 +65,7 @@ def task_of(
         open_session,
         lambda trajectory, room: judged(row, folder, trajectory, room.state),
         {
-            "oracle": Script(gold, said, plain=True),
+            "oracle": Script(gold, final_text, plain=True),
             "wrong": Script(_other(row, domain), "I did something else.", plain=True),
         },
         system=read(folder, f"{domain}_wiki.md"),
@@ -128,13 +128,13 @@ def judged(row: Mapping[str, Any], folder: Path, trajectory: AgentTrajectory, st
 
 def said_to_user(trajectory: AgentTrajectory) -> list[str]:
     """What the user read: turns of the part that answers, without those that call, and without written thoughts."""
-    said: list[str] = []
+    replies: list[str] = []
     for turn in trajectory.turns:
         text = str(turn.message.get("content") or "").split(OBSERVATION)[0]
         calls = turn.message.get("tool_calls") or turn.errors or written_calls(text)
         if turn.role in ("agent", "synthesizer") and not calls:
-            said.append(final_answer(text))
-    return said
+            replies.append(final_answer(text))
+    return replies
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:

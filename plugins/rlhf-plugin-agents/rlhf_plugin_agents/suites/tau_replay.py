@@ -60,7 +60,7 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
 def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: str, domain: str) -> dict[str, Any]:
     store = open_store(folder, domain)
     calls: list[CallRecord] = []
-    said: list[str] = []
+    replies: list[str] = []
     differing: list[dict[str, Any]] = []
     for message, recorded in _turns(row["traj"]):
         # tau-bench makes the first call of a turn, and leaves the others out.
@@ -71,11 +71,11 @@ def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: s
                 differing.append({"call": len(calls), "name": record.name, "arguments": record.arguments,
                                   "recorded": recorded, "result": record.result})  # fmt: skip
         if not message.get("tool_calls"):
-            said.append(str(message.get("content") or ""))
+            replies.append(str(message.get("content") or ""))
     for name in (c.name for c in calls if c.name not in store.functions):
         if other := next((d for d, s in STORES.items() if name in s.functions), ""):
             raise DatasetError(f"'{name}' is a function of {other}, not of {domain}", fix=f"--set domain={other}")
-    value, detail = reward(task, folder, store, said)
+    value, detail = reward(task, folder, store, replies)
     if _cut_off(row):
         value, detail = 0.0, "the conversation did not end, and only one that does is judged"
     published = float(row["reward"])
@@ -87,7 +87,7 @@ def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: s
     name = f"{split}/{row['task_id']}"
     turns = tuple(ModelTurn("agent", "", m) for m in row["traj"] if m["role"] == "assistant")
     trajectory = AgentTrajectory(
-        name, "published", "replay", tuple(row["traj"]), turns, tuple(calls), said[-1] if said else "",
+        name, "published", "replay", tuple(row["traj"]), turns, tuple(calls), replies[-1] if replies else "",
         stop_reason="done", trial=int(row.get("trial", 0)),
     )  # fmt: skip
     return {

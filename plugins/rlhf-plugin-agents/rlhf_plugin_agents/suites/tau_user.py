@@ -47,8 +47,8 @@ class ModelUserConfig(Config):
 
     def facts(self) -> dict[str, Any]:
         """What decides its words; a spend cap does not."""
-        said = self.model_dump(mode="json", include={"temperature", "max_tokens"})
-        return {**said, "backend": self.backend_config().facts()}
+        settings = self.model_dump(mode="json", include={"temperature", "max_tokens"})
+        return {**settings, "backend": self.backend_config().facts()}
 
     def backend_config(self) -> BackendConfig:
         from rlhf_plugin_agents.backends.known import backend_of
@@ -100,8 +100,8 @@ class ModelUser:
 
     def __call__(self, text: str) -> str | None:
         """What it answers; None ends the conversation."""
-        said = self._said(text)
-        return None if STOP in said else said
+        reply = self._said(text)
+        return None if STOP in reply else reply
 
     def facts(self) -> Mapping[str, Any]:
         return {
@@ -124,6 +124,6 @@ class ModelUser:
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
         self.cost_usd += reply.cost_usd
-        said = message_text(reply.message).strip()
-        self.messages.append({"role": "assistant", "content": said})
-        return said
+        content = message_text(reply.message).strip()
+        self.messages.append({"role": "assistant", "content": content})
+        return content

@@ -98,12 +98,12 @@ def _compare(
     if as_json:
         emit_json(report.as_json())
     else:
-        said = (
+        verdict = (
             "all that ran agrees"
             if report.agrees
             else "something differs or failed: please report it, with --write FILE"
         )
-        click.echo(f"\n{report.device}, {report.model}: {said} ({report.seconds:.0f} s)")
+        click.echo(f"\n{report.device}, {report.model}: {verdict} ({report.seconds:.0f} s)")
     return 0 if report.agrees else 1
 
 

@@ -211,8 +211,8 @@ class _Trainings:
         try:
             run = self(name, "single", 1, name)
             gap = difference(plain.weights(), run.weights(), self._start())
-            said = "other weights by name or by shape" if gap is None else f"float32's change to {gap:.1g} of its norm"
-            yield Comparison(what, "differs" if gap is None else "measured", said, run.seconds)
+            text = "other weights by name or by shape" if gap is None else f"float32's change to {gap:.1g} of its norm"
+            yield Comparison(what, "differs" if gap is None else "measured", text, run.seconds)
         except Exception as error:
             yield failure(what, error)
         finally:
@@ -258,8 +258,8 @@ class _Trainings:
             return Comparison(what, "differs", "other weights by name or by shape", run.seconds)
         if gap == float("inf"):
             return Comparison(what, "failed", "the training in one process changed no weight", run.seconds)
-        said = f"equal {exactly}" if gap == 0 else f"the change of the weights to {gap:.1g} of its norm"
-        return Comparison(what, "agrees" if gap <= FAR else "differs", said, run.seconds)
+        detail = f"equal {exactly}" if gap == 0 else f"the change of the weights to {gap:.1g} of its norm"
+        return Comparison(what, "agrees" if gap <= FAR else "differs", detail, run.seconds)
 
     def _start(self) -> dict[str, torch.Tensor]:
         from rlhf_core.models import ModelConfig, load_policy
@@ -273,15 +273,15 @@ def _judged(what: str, run: _Run) -> Comparison:
 
     rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reports: dict[str, Any] = json.loads((run.folder / "summary.json").read_text())["reports"]
-    said = [
+    lines = [
         f"{report['syncs']} weight syncs, canary to {report['canary_largest']:.1g} nats"
         for report in reports.values()
         if isinstance(report, dict) and {"syncs", "canary_largest"} <= set(cast("dict[str, Any]", report))
     ]
     drift = next((row["drift/mean_abs"] for row in rows if row["step"] == STEPS and "drift/mean_abs" in row), None)
     if drift is None:
-        return Comparison(what, "measured", ", ".join(["its logprobs were not compared", *said]), run.seconds)
-    detail = ", ".join([f"logprobs after an update to {drift:.1g} nats", *said])
+        return Comparison(what, "measured", ", ".join(["its logprobs were not compared", *lines]), run.seconds)
+    detail = ", ".join([f"logprobs after an update to {drift:.1g} nats", *lines])
     return Comparison(what, "agrees" if drift <= TOLERANCE else "differs", detail, run.seconds)
 
 

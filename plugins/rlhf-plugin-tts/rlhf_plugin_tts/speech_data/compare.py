@@ -60,10 +60,10 @@ def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     voices = {"after" if options["before"] else "voice": model}
     voices = {"before": options["before"], **voices} if options["before"] else voices
     how = {name: options[name] for name in ("n", "seed", "max_tokens", "temperature")}
-    said = {which: speak(path, prompts, **how) for which, path in voices.items()}
-    samples = [sample for voice in said.values() for sample in voice]
-    size = len(samples) // len(said)
-    slices = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(said)}
+    samples_by_voice = {which: speak(path, prompts, **how) for which, path in voices.items()}
+    samples = [sample for voice in samples_by_voice.values() for sample in voice]
+    size = len(samples) // len(samples_by_voice)
+    slices = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(samples_by_voice)}
     by_reward = score_with(names, options["settings"], options["seed"], samples, options.get("jobs") or 1)
     scores: dict[str, dict[str, list[float | None]]] = {}
     for name, rows in by_reward.items():

@@ -39,9 +39,9 @@ def prompt_of(unit: Unit, description: str) -> Prompt:
 def by_description(unit: Unit, speak: Speak) -> list[Row]:
     """One pair for each contrast; the prompt leaves the voice open, so that the better one becomes its default."""
     names = [name for pair in CONTRASTS for name in pair]
-    said = dict(zip(names, speak([prompt_of(unit, name) for name in names], 1), strict=True))
+    spoken = dict(zip(names, speak([prompt_of(unit, name) for name in names], 1), strict=True))
     prompt = prompt_of(unit, "")
-    return [_row(unit, prompt, f"{good}-over-{bad}", said[good], said[bad], {}) for good, bad in CONTRASTS]
+    return [_row(unit, prompt, f"{good}-over-{bad}", spoken[good], spoken[bad], {}) for good, bad in CONTRASTS]
 
 
 def by_samples(unit: Unit, speak: Speak, score: Callable[[list[Sample]], Sequence[Score]], n: int) -> list[Row]:

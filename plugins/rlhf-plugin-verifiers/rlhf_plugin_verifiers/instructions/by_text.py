@@ -138,8 +138,8 @@ def in_case_of(text: str, phrase: str) -> str:
 
 def repeat_prompt(text: str, *, prompt_to_repeat: str) -> bool:
     """The request without change, and an answer."""
-    request, said = in_case_of(text, prompt_to_repeat).split(), text.split()
-    return said[: len(request)] == request and len(said) > len(request)
+    request, words = in_case_of(text, prompt_to_repeat).split(), text.split()
+    return words[: len(request)] == request and len(words) > len(request)
 
 
 def end_checker(text: str, *, end_phrase: str) -> bool:

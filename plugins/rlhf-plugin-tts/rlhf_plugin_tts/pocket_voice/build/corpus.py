@@ -40,13 +40,13 @@ def speak(text: str, stretch: float, folder: Path) -> tuple[np.ndarray, list[tup
     import soundfile
 
     wav = folder / "clip.wav"
-    said = subprocess.run(
+    finished = subprocess.run(
         ["flite", "-voice", "rms", "-psdur", "--setf", f"duration_stretch={stretch}", "-t", text, "-o", str(wav)],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    ends = [(name, float(end)) for name, end in (p.rsplit(":", 1) for p in said.split())]
+    ends = [(name, float(end)) for name, end in (p.rsplit(":", 1) for p in finished.split())]
     starts = [0.0, *(end for _, end in ends[:-1])]
     return soundfile.read(wav)[0], [(name, start) for (name, _), start in zip(ends, starts)]
 

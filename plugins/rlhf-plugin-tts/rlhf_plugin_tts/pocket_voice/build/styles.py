@@ -44,9 +44,9 @@ def example(clip: Clip, codec: PocketCodec, neighbours: np.ndarray, draw: np.ran
         spectrum = np.where(swap, neighbours[spectrum, draw.integers(0, neighbours.shape[1], len(spectrum))], spectrum)
     frames = codec.quantise(np.exp(log_f0), voiced, clip.values[:, 2:])
     frames = type(frames)(frames.excitation_T, spectrum)
-    said = [s for s in (clip.speed, height, span, quality) if s and draw.random() < 0.5]
+    parts = [s for s in (clip.speed, height, span, quality) if s and draw.random() < 0.5]
     prompt = " ".join(
-        [*(frontend.styles_of(" ".join(said)) if said else ["plain"]), "|", *frontend.phones_of(clip.text), ">"]
+        [*(frontend.styles_of(" ".join(parts)) if parts else ["plain"]), "|", *frontend.phones_of(clip.text), ">"]
     )
     phones = [(name, round(at / HOP_S)) for name, at in clip.phones]
     return prompt, tokens_of(frames, phones)
