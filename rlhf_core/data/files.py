@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.jsonl import NotJson, flaw_of, named_once
 from rlhf_core.data.schema import RawRow, RowReader
-from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.types.errors import DatasetError, did_you_mean, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.data.config import JsonlConfig
@@ -106,7 +106,7 @@ def read_text(path: str, what: str = "dataset") -> str:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DatasetError(
             f"{what} '{path}' cannot be read",
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz",
         ) from error
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.types.errors import ModelError
+from rlhf_core.types.errors import ModelError, error_text
 
 MANIFEST = "manifest.json"
 ALGORITHM = "sha256"
@@ -45,7 +45,7 @@ def find_damage(folder: Path) -> list[str] | None:
     try:
         rows = list(_listed(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"]
+        return [f"{MANIFEST} cannot be read ({error_text(error)})"]
     if added := _added(folder, {file for file, _, _ in rows}):
         return added
     missing = [f"{file.relative_to(folder)} is not there" for file, _, _ in rows if not file.is_file()]

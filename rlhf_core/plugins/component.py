@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.plugins.entry_points import distribution_of
 from rlhf_core.plugins.validation import explain_invalid
-from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
+from rlhf_core.types.errors import ConfigError, PluginError, RlhfError, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
@@ -218,9 +218,7 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
     except (RlhfError, KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:
-        raise _broken(cls, f"{type(error).__name__}: {error}", "install what is missing, or correct the string") from (
-            error
-        )
+        raise _broken(cls, error_text(error), "install what is missing, or correct the string") from (error)
     if not callable(target):
         raise _broken(cls, f"it is a {type(target).__name__}", "name a class, or a function that returns the component")
     return target

@@ -17,7 +17,7 @@ import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.entry_points import Entry, entries_of, foreign_code, load_entry, normalise
-from rlhf_core.types.errors import PluginError, RlhfError, StopRun, did_you_mean
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun, did_you_mean, error_text
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import Rollout, Score
 
@@ -235,13 +235,13 @@ class HookBus:
     def _failed(self, listener: str, key: str, error: BaseException) -> None:
         if self.strict:
             raise PluginError(
-                f"{listener} raised {type(error).__name__}: {error}",
+                f"{listener} raised {error_text(error)}",
                 fix="fix the plugin, disable it, or drop --strict-plugins",
             ) from error
         self.errors[key] += 1
         if self.errors[key] > 1:
             return
-        text = f"{listener} raised {type(error).__name__}: {error}"
+        text = f"{listener} raised {error_text(error)}"
         if self.reports:
             log.warning("%s (later ones are only counted)", text, exc_info=error)
         else:
@@ -270,7 +270,7 @@ class HookBus:
                 code: Any = impl.function(**({"event": event} if impl.argnames else {}))
             except (Exception, SystemExit) as error:
                 raise RlhfError(
-                    f"{label} raised {type(error).__name__}: {error}",
+                    f"{label} raised {error_text(error)}",
                     fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
                 ) from error
             if code is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.held_out import ancestors, read_rows
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.types.errors import RunDirError, did_you_mean
+from rlhf_core.types.errors import RunDirError, did_you_mean, error_text
 
 TRIES = 20
 """A reader holds the lock for an instant; only a run holds it for longer."""
@@ -176,7 +176,7 @@ def read_run(path: Path) -> StoredRun:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(
             f"run '{path}' cannot be read",
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged",
         ) from error
     saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]

@@ -17,7 +17,7 @@ import yaml
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import TEMPORARY, write_json, write_text
 from rlhf_core.data.jsonl import JsonlFile, begins_with
-from rlhf_core.types.errors import RunDirError, disk_error
+from rlhf_core.types.errors import RunDirError, disk_error, error_text
 
 log = logging.getLogger("rlhf")
 STREAMS = ("metrics", "trace", "samples")
@@ -119,7 +119,7 @@ class RunDir:
         if not self.failure.exists() and not self.summary.exists():
             with contextlib.suppress(RunDirError):  # a full disk has been reported already
                 lines = traceback.format_exception(error)
-                row = {"status": status, "error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
+                row = {"status": status, "error": error_text(error), "traceback": "".join(lines)}
                 write_json(self.failure, row)
 
     def begun(self) -> bool:

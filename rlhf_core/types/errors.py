@@ -101,6 +101,14 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 3, prefix: str = 
     return f"did you mean {' or '.join(repr(prefix + n) for n in near)}?" if near else ""
 
 
+def error_text(error: BaseException) -> str:
+    """An exception's class and message, whatever its ``__str__`` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} without a message"
+
+
 def disk_error(path: Path, error: Exception) -> RunDirError:
     """Explain what a failed write means for the run."""
     return RunDirError(

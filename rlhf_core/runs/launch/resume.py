@@ -17,7 +17,7 @@ from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RunDirError
+from rlhf_core.types.errors import RunDirError, error_text
 
 log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
@@ -81,7 +81,7 @@ def _read_plan(run_dir: Path) -> Plan:
         raise RunDirError(
             f"the plan of '{run_dir}' is damaged",
             where=str(path),
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="start a new run",
         ) from error
 
