@@ -38,7 +38,7 @@ RUN_OPTIONS = (
     completed_option(
         "--model", "M", complete.models, "Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default)."
     ),
-    completed_option("--dataset", "D", complete.datasets, "Built-in name, .jsonl/.parquet file, or hub id."),
+    completed_option("--dataset", "D", complete.datasets, "Built-in name, .jsonl/.csv/.parquet file, or hub id."),
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
