@@ -104,8 +104,15 @@ def read_text(path: str, what: str = "dataset") -> str:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
             return str(file.read())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        line = ""
+        if isinstance(error, UnicodeDecodeError):
+            with opener(Path(path).expanduser(), "rb") as file:
+                line = next(
+                    (f", line {n}" for n, row in enumerate(file, 1) if row != row.decode("utf-8", "ignore").encode()),
+                    "",
+                )
         raise DatasetError(
-            f"{what} '{path}' cannot be read",
+            f"{what} '{path}'{line} cannot be read",
             why=error_text(error),
             fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz",
         ) from error
