@@ -203,6 +203,8 @@ class QwenXml:
 
 
 class Llama3:
+    """``{"name": ..., "parameters": {...}}`` alone or after ``<|python_tag|>``: Llama 3.1 to 3.3."""
+
     TAG = "<|python_tag|>"
 
     def take(self, text: str) -> ParsedToolCalls:
