@@ -27,7 +27,13 @@ COMMANDS = (
     ("doctor",),
     ("no-such-command",),
 )
-ENDINGS = ("sys.exit('that is all')", "raise BaseException('that is all')", "raise GeneratorExit", "os.kill(0, 'x')")
+ENDINGS = (
+    "sys.exit('that is all')",
+    "raise BaseException('that is all')",
+    "raise GeneratorExit",
+    "os.kill(0, 'x')",
+    "raise type('Unprintable', (Exception,), {'__str__': lambda self: 1 / 0})",
+)
 
 
 def one_of_every_group(fakes: Fakes, code: str, requires: str = "") -> list[str]:
