@@ -58,7 +58,7 @@ class Naughty:
         data = noise.encode().decode("unicode_escape").encode("latin-1")
         pid = os.fork()
         if pid: os.waitpid(pid, 0); return Score(5.0)
-        for number in range(3, 256):
+        for number in range(3, 4096):
             try:
                 if stat.S_ISSOCK(os.fstat(number).st_mode): os.write(number, data)
             except OSError: pass
