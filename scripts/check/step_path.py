@@ -26,7 +26,6 @@ ARGUMENTS = ("train", "--algo", "grpo", "--reward", "ensemble")
 SETTINGS = (
     "matmul=onednn",  # what `auto` takes on some processors, and the longer way
     "trainer.steps=2",
-    "monitors=[]",  # they look at a step's metrics when it is over
     "trainer.eval_samples=0",
     "trainer.gold_samples=0",
     "trainer.rollout_batch_size=16",

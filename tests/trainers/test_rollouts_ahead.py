@@ -194,7 +194,7 @@ def test_what_the_worker_raises_ends_the_run(train: Train, monkeypatch: pytest.M
     with pytest.raises(ComponentError, match="socket is gone"):
         train(ONLINE, change=settings(5, rollouts={"max_staleness": 2}, eval_samples=0))
     assert not workers()
-    assert [r["step"] for r in rows(train, "run") if "loss" in r] == [1, 2], "what was sampled before is learned from"
+    assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"
 
 
 def test_hooks_hear_of_a_batch_in_the_step_that_first_learns_from_it(

@@ -32,7 +32,6 @@ class GrpoConfig(OnlineTrainerConfig):
         "reward": "ensemble",
         "advantage": "group_norm",
         "loss": "grpo_clip",
-        "monitors": ["health", {"name": "hacking", "stop": False}],
     }
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {

@@ -89,10 +89,9 @@ def nested(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _names(companions: Mapping[str, Any]) -> dict[str, str]:
-    """Slot of one component -> name; ``pocket/assistant`` is of the component ``pocket``."""
-    named = {slot: value.get("name") if isinstance(value, Mapping) else value for slot, value in companions.items()}
-    names = {slot: name for slot, name in named.items() if isinstance(name, str)}
-    return {slot: dataset_component(name) if slot == "dataset" else name for slot, name in names.items()}
+    """Slot -> name; ``pocket/assistant`` is of the component ``pocket``."""
+    names = {slot: value.get("name") if isinstance(value, Mapping) else value for slot, value in companions.items()}
+    return {slot: dataset_component(str(n)) if slot == "dataset" else str(n) for slot, n in names.items() if n}
 
 
 def dataset_component(name: str) -> str:

@@ -60,7 +60,6 @@ class PpoConfig(OnlineTrainerConfig):
         "reward": "ensemble",
         "advantage": "gae",
         "loss": "ppo_clip",
-        "monitors": ["health", {"name": "hacking", "stop": False}],
     }
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {
