@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers.pytorch_utils import Conv1D
 
 from rlhf_core.models.layers.trunk_and_head import agree, base_model, quiet
 from rlhf_core.types.errors import ModelError
@@ -37,6 +36,8 @@ def linear_layers(model: Any) -> set[str]:
     experts that are one tensor are none. Of Mamba, peft takes no ``out_proj``, and an
     adapter of ``dt_proj`` does nothing.
     """
+    from transformers.pytorch_utils import Conv1D
+
     head, experts = base_model(model).get_output_embeddings(), has_experts(model)
     kinds, left_out = (
         (torch.nn.Linear, Conv1D),

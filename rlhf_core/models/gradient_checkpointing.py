@@ -17,6 +17,7 @@ def wake_checkpointing(model: Any) -> None:
         ModelError: the model's logits are others then.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     from rlhf_core.models.layers.trunk_and_head import base_model, probe_ids, quiet
@@ -28,7 +29,8 @@ def wake_checkpointing(model: Any) -> None:
         if not isinstance(module._gradient_checkpointing_func, MethodType):
             module._checkpoint = module._gradient_checkpointing_func
             module._gradient_checkpointing_func = MethodType(_in_eval_mode, module)  # a deep copy binds it to the copy
-    if next(model.parameters()).is_meta or not hasattr(base_model(model), "get_output_embeddings"):
+    weight = next(model.parameters())
+    if weight.is_meta or isinstance(weight, FakeTensor) or not hasattr(base_model(model), "get_output_embeddings"):
         return
     ids_BL = torch.tensor(probe_ids(model)[:1], device=next(model.parameters()).device)
     with torch.no_grad():
