@@ -42,7 +42,7 @@ def cuda_has_bfloat16() -> bool:
 class RunConfig(Config):
     """One run. ``rlhf config schema`` prints every field with its meaning."""
 
-    not_inputs: ClassVar[Set[str]] = frozenset({"trackers", "strategy"})
+    not_inputs: ClassVar[Set[str]] = frozenset({"trackers", "strategy", "environment", "agent"})
 
     seed: int = Field(0, ge=0, lt=2**64)
     """Decides prompt order, every completion's randomness, and initial heads."""
