@@ -17,7 +17,7 @@ from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RunDirError, error_text
+from rlhf_core.types.errors import RunDirError, bullets, error_text
 
 log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
@@ -33,8 +33,6 @@ PROCESSES = "processes"
 
 Change = tuple[str, Any, Any]
 """Dotted key, old value, new value."""
-MAX_ROWS = 8
-"""Differences that are listed; the others are counted."""
 
 
 def planned_resume(
@@ -90,10 +88,8 @@ def _refuse(changes: Sequence[Change], run_dir: Path) -> None:
     rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
     if not rows:
         return
-    if len(rows) > MAX_ROWS:
-        rows = [*rows[:MAX_ROWS], f"and {len(rows) - MAX_ROWS} more"]
     raise RunDirError(
-        "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
+        f"the configuration differs from the run to be resumed:{bullets(rows)}",
         where=str(run_dir),
         why=f"a resumed run keeps its settings; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
         fix="resume without these settings, or start a new run with another --run-dir",
