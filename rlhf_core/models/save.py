@@ -16,7 +16,6 @@ from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import (
     ComputedWeights,
-    can_write,
     check_finite,
     entries,
     finite,
@@ -160,7 +159,7 @@ def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> N
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
     tensors = entries(weights, [name for name in weights if name not in left_out]) if is_lazy(weights) else []
-    if not tensors or not can_write(tensors) or is_converted(model):
+    if not tensors or is_converted(model):
         state = {name: finite(name, weight) for name, weight in weights.items()}
         for name, source in tied.items():
             if source in state:
