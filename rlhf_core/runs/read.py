@@ -179,8 +179,13 @@ def read_run(path: Path) -> StoredRun:
             why=error_text(error),
             fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged",
         ) from error
-    saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
-    return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+    return StoredRun(path, plan, summary, failure, rows, tuple(saved_steps(path)))
+
+
+def saved_steps(path: Path) -> list[int]:
+    """Steps of which a run directory has a checkpoint, ascending."""
+    saved = [folder.name.removeprefix("step-") for folder in (path / "checkpoints").glob("step-*")]
+    return sorted(int(step) for step in saved if step.isdigit())
 
 
 def _json(path: Path) -> Mapping[str, Any] | None:

@@ -16,6 +16,7 @@ from rlhf_core.config.plan import Plan, reload
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.read import saved_steps
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.types.errors import RunDirError, bullets, error_text
 
@@ -114,8 +115,7 @@ def may_change(key: str) -> bool:
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
     """The plan with changed settings, and a record of what they were."""
-    saved = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
-    newest = max((int(step) for step in saved if step.isdigit()), default=None)
+    newest = max(saved_steps(run_dir), default=None)
     for key, old, new in changes:
         if key in LENGTHS and _steps(new) < _steps(old):
             made = "" if newest is None else f"; {newest} steps are made"
