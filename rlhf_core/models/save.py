@@ -23,7 +23,7 @@ from rlhf_core.models.tensor_files import (
     load_tensors,
     write_model_files,
 )
-from rlhf_core.types.errors import ModelError
+from rlhf_core.types.errors import ModelError, error_line
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import LoraSettings
@@ -76,10 +76,9 @@ def merge_adapter(model: Any, folder: str) -> Any:
     try:
         adapted = PeftModel.from_pretrained(model, folder)
     except Exception as error:  # a damaged file, a wrong shape, layers that are not there
-        text = str(error).strip().splitlines() or [""]
         raise ModelError(
             f"adapter '{folder}' does not fit its model",
-            why=f"{type(error).__name__}: {text[0][:300]}",
+            why=error_line(error),
             fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
         ) from error
     weights = adapted.state_dict()

@@ -115,6 +115,13 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__} without a message"
 
 
+def error_line(error: BaseException) -> str:
+    """An exception's class and the first line of its message, for errors of libraries that explain at length."""
+    name, _, message = error_text(error).partition(": ")
+    lines = message.strip().splitlines()
+    return f"{name}: {lines[0][:300]}" if lines else name
+
+
 def disk_error(path: Path, error: Exception) -> RunDirError:
     """Explain what a failed write means for the run."""
     return RunDirError(
