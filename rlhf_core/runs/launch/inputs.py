@@ -133,6 +133,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(part, key)
     elif isinstance(value, (BaseModel, Mapping)):
         skipped = {"name", *getattr(value, "not_inputs", ())}
+        if COMMIT.fullmatch(str(getattr(value, "revision", ""))) and _is_hub_id(str(getattr(value, "path", ""))):
+            skipped.add("path")  # it stays that commit, whatever becomes of the branch
         for name, part in value.items() if isinstance(value, Mapping) else value:
             if name not in skipped:
                 yield from _texts(part, str(name))
