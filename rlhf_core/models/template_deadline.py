@@ -28,9 +28,9 @@ def refuse(text):
 job = json.load(sys.stdin)
 try:
     import resource
-    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
     resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"], job["seconds"] + 1))
-except ImportError:
+    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+except (ImportError, ValueError):
     pass
 env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
 env.filters["tojson"] = lambda value, **options: json.dumps(value)
