@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, keeps
+from rlhf_core.models.bridge import Bridge, cut_sampled, in_order
 from rlhf_core.models.modality import OwnTokens, modality_of
-from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
+from rlhf_core.models.template_writer import TemplateWriter, TextEncoder, keeps
 from rlhf_core.models.tool_templates import FIX
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import AssistantTurn, Message, Tool, content_of
