@@ -85,17 +85,6 @@ class RunConfig(Config):
         """Whether the trainer samples what it learns from."""
         return hasattr(self.trainer, "rollout_batch_size")
 
-    @property
-    def keeps_copy(self) -> bool:
-        """Whether a frozen copy of the policy is kept; with LoRA the reference is the adapter switched off."""
-        trainer: Any = self.trainer
-        if self.model.lora is not None:
-            return False
-        kl = getattr(trainer, "kl", None)
-        if kl is not None:
-            return bool(kl.track or getattr(kl, "coefficient", 0) > 0)
-        return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
-
     def with_precision(self) -> Self:
         """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32. A
         resumed run keeps what its plan says, wherever it goes on.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.config import HubConfig, builder_of
-from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.types.errors import DatasetError, did_you_mean, error_line
 
 WAIT_S = 5.0
 SAVED = ("dataset_dict.json", "state.json")
@@ -84,10 +84,9 @@ class HubSource:
         except DatasetError:
             raise
         except Exception as error:
-            why = str(error).strip().splitlines()
             raise DatasetError(
                 f"dataset '{self.config.path}' (subset {self.config.subset}, split '{split}') cannot be loaded",
-                why=f"{type(error).__name__}: {why[0] if why else ''}",
+                why=error_line(error),
                 fix=self._advice(path, error),
             ) from error
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,18 +46,20 @@ def find_damage(folder: Path) -> list[str] | None:
         rows = list(_listed(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{MANIFEST} cannot be read ({error_text(error)})"]
-    if added := _added(folder, {file for file, _, _ in rows}):
-        return added
-    missing = [f"{file.relative_to(folder)} is not there" for file, _, _ in rows if not file.is_file()]
-    if missing:
-        return missing
-    sizes = [(file, size, file.stat().st_size) for file, size, _ in rows]
-    wrong = [f"{file.relative_to(folder)} has {there} bytes of {size}" for file, size, there in sizes if there != size]
-    if wrong:
-        return wrong
-    now = digests([file for file, _, _ in rows])
-    edited = [file for (file, _, then), digest in zip(rows, now) if then != digest]
-    return [f"{file.relative_to(folder)} is not what was written" for file in edited]
+    listed = {file for file, _, _ in rows}
+    changed = [(file, "was added") for file in files_read(folder) if file not in listed]
+    changed += [(file, why) for file, size, _ in rows if (why := _other_size(file, size))]
+    if not changed:
+        now = digests([file for file, _, _ in rows])
+        changed = [(row[0], "is not what was written") for row, digest in zip(rows, now) if row[2] != digest]
+    return [f"{file.relative_to(folder)} {why}" for file, why in changed]
+
+
+def _other_size(file: Path, size: int) -> str:
+    """How a file's size differs from what was written; "" if it does not."""
+    if not file.is_file():
+        return "is not there"
+    return "" if file.stat().st_size == size else f"has {file.stat().st_size} bytes of {size}"
 
 
 def verify_files(folder: Path | str) -> None:
@@ -99,11 +101,6 @@ def files_read(folder: Path) -> list[Path]:
         below[:] = sorted(name for name in below if not UNREAD.fullmatch(name))
         files += sorted(Path(path, name) for name in names if name != MANIFEST and not UNREAD.fullmatch(name))
     return files
-
-
-def _added(folder: Path, listed: Set[Path]) -> list[str]:
-    """Files that were not written with the others."""
-    return [f"{file.relative_to(folder)} was added" for file in files_read(folder) if file not in listed]
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:

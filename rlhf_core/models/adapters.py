@@ -39,11 +39,8 @@ def linear_layers(model: Any) -> set[str]:
     from transformers.pytorch_utils import Conv1D
 
     head, experts = base_model(model).get_output_embeddings(), has_experts(model)
-    kinds, left_out = (
-        (torch.nn.Linear, Conv1D),
-        {"out_proj", "dt_proj"} if "mamba" in model.config.model_type else set[str](),
-    )
-    named = {n for n, m in model.named_modules() if isinstance(m, kinds) and m is not head}
+    left_out = ("out_proj", "dt_proj") if "mamba" in model.config.model_type else ()
+    named = {n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head}
     return {n for n in named if n.rpartition(".")[2] not in left_out and not (experts and ROUTER.search(n))}
 
 
@@ -53,10 +50,15 @@ def adapted_modules(model: Any) -> dict[str, Any]:
     return {plain_name(f"{n}.{getattr(m, 'parameter_name', 'weight')}"): m for n, m in layers}
 
 
+def _tied_names(model: Any) -> dict[str, str]:
+    """Plain names of weights that are other weights -> those."""
+    tied: Mapping[str, str] = getattr(base_model(model), "all_tied_weights_keys", None) or {}
+    return {plain_name(a): plain_name(b) for a, b in tied.items()}
+
+
 def check_tied(model: Any) -> None:
     """Refuse adapters on a matrix that the model uses twice: it has one place in the final model, for two of them."""
-    tied: Mapping[str, str] = getattr(base_model(model), "all_tied_weights_keys", None) or {}
-    pairs = {plain_name(a): plain_name(b) for a, b in tied.items()}
+    pairs = _tied_names(model)
     twins = pairs | {b: a for a, b in pairs.items()}
     for name in sorted(twins.keys() & adapted_modules(model).keys()):
         raise ModelError(
@@ -84,16 +86,13 @@ def note_trained(model: Any) -> None:
     if not has_experts(base_model(model)):
         return
     parts = trained_parts(model)
-    experts, router = (any(what.search(part) for part in parts) for what in (re.compile("expert"), ROUTER))
-    frozen = [name for name, trained in (("the experts", experts), ("the router", router)) if not trained]
+    names = {"the experts": re.compile("expert"), "the router": ROUTER}
+    frozen = [name for name, pattern in names.items() if not any(map(pattern.search, parts))]
     log.warning(
-        "LoRA on a mixture of experts (%s) trains %d parameters in %s; %s",
-        type(base_model(model)).__name__,
-        sum(parts.values()),
-        ", ".join(parts),
-        f"frozen: {' and '.join(frozen)}. Name them in model.lora.target_modules to train them"
-        if frozen
-        else "experts and router included",
+        "LoRA on a mixture of experts (%s) trains %d parameters in %s; frozen: %s. model.lora.target_modules says "
+        "what is trained",
+        *(type(base_model(model)).__name__, sum(parts.values()), ", ".join(parts)),
+        " and ".join(frozen) or "nothing of them",
     )
 
 
@@ -108,8 +107,7 @@ def check_merged(model: Any, merged: Mapping[str, Any]) -> None:
         ModelError: they differ by more than rounding.
     """
     base = base_model(model)
-    tied: Mapping[str, str] = getattr(base, "all_tied_weights_keys", None) or {}
-    pairs = {plain_name(a): plain_name(b) for a, b in tied.items()}
+    pairs = _tied_names(model)
     stored = {n: p for n, p in base.named_parameters(remove_duplicate=False) if ".lora_" not in n}
     values = {n: merged.get(pairs.get(plain_name(n), plain_name(n))) for n in stored}
     lost = [name for name, value in values.items() if value is None]

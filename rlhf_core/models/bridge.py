@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlhf_core.models.template_writer import TemplateWriter
+from rlhf_core.models.template_writer import TemplateWriter, keeps
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
-
-_THOUGHT = re.compile(r"</?think>")
 
 
 class Bridge(NamedTuple):
@@ -85,12 +82,3 @@ def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
     return Cut(text[:end_of_turn], text[end_of_turn:])
-
-
-def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = True) -> bool:
-    """Whether all text of a turn stands in what the template makes of it; ``blanks``: those inside it, too."""
-    for part in (*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""):
-        text = writer.text.guard(part.strip())
-        if (text if blanks else "".join(text.split())) not in body:
-            return False
-    return True

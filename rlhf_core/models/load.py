@@ -18,7 +18,7 @@ from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_o
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
 from rlhf_core.models.template_deadline import check_ends
-from rlhf_core.types.errors import ModelError
+from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")
 
@@ -324,14 +324,11 @@ REMEDIES = {
 
 def explain_failure(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
     """The error for the most likely cause."""
-    text = str(error).strip()
-    why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
+    text, why = error_text(error), error_line(error)
     if "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
-    elif remedy := next(
-        (fix for cause, fix in REMEDIES.items() if re.search(cause, f"{type(error).__name__}: {text}")), ""
-    ):
+    elif remedy := next((fix for cause, fix in REMEDIES.items() if re.search(cause, text)), ""):
         summary, fix = f"cannot load the {what} of '{config.path}'", remedy
     elif source.local:
         summary = f"cannot load the {what} from '{config.path}'"

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, keeps
+from rlhf_core.models.bridge import Bridge, cut_sampled, in_order
 from rlhf_core.models.modality import OwnTokens, modality_of
-from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
+from rlhf_core.models.template_writer import TemplateWriter, TextEncoder, keeps
 from rlhf_core.models.tool_templates import FIX
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import AssistantTurn, Message, Tool, content_of
@@ -260,9 +260,7 @@ def write_answer(
     if later and end_of_turn == len(text):
         raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
     body, ending = text[:end_of_turn], tuple(writer.text.encode_filled(text[end_of_turn:]))
-    whole_text = turn.get("content")
-    verbatim = isinstance(whole_text, str) and not turn.get("reasoning") and writer.text.guard(whole_text) in body
-    if not verbatim and not keeps(writer, "".join(body.split()), turn, blanks=False):
+    if not keeps(writer, "".join(body.split()), turn, blanks=False):
         raise _unwritable(
             turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
         )

@@ -16,7 +16,6 @@ from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import (
     ComputedWeights,
-    can_write,
     check_finite,
     entries,
     finite,
@@ -24,7 +23,7 @@ from rlhf_core.models.tensor_files import (
     load_tensors,
     write_model_files,
 )
-from rlhf_core.types.errors import ModelError
+from rlhf_core.types.errors import ModelError, error_line
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import LoraSettings
@@ -77,10 +76,9 @@ def merge_adapter(model: Any, folder: str) -> Any:
     try:
         adapted = PeftModel.from_pretrained(model, folder)
     except Exception as error:  # a damaged file, a wrong shape, layers that are not there
-        text = str(error).strip().splitlines() or [""]
         raise ModelError(
             f"adapter '{folder}' does not fit its model",
-            why=f"{type(error).__name__}: {text[0][:300]}",
+            why=error_line(error),
             fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
         ) from error
     weights = adapted.state_dict()
@@ -160,7 +158,7 @@ def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> N
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
     tensors = entries(weights, [name for name in weights if name not in left_out]) if is_lazy(weights) else []
-    if not tensors or not can_write(tensors) or is_converted(model):
+    if not tensors or is_converted(model):
         state = {name: finite(name, weight) for name, weight in weights.items()}
         for name, source in tied.items():
             if source in state:

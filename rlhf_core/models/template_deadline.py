@@ -28,9 +28,9 @@ def refuse(text):
 job = json.load(sys.stdin)
 try:
     import resource
-    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
     resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"], job["seconds"] + 1))
-except ImportError:
+    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+except (ImportError, ValueError):
     pass
 env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
 env.filters["tojson"] = lambda value, **options: json.dumps(value)
@@ -54,26 +54,27 @@ def check_ends(template: Any, where: str) -> None:
     """
     for text in template.values() if isinstance(template, Mapping) else [template]:
         if text and (why := _problem(str(text))):
-            raise _refused(where, why)
+            raise ModelError(
+                f"the chat template of '{where}' does not end in time",
+                why=f"it takes more than {why} for a few turns; its loops may be nested",
+                fix="correct chat_template.jinja or tokenizer_config.json, or --set model.chat_template=FILE",
+            )
 
 
 @lru_cache(maxsize=64)
 def _problem(template: str) -> str:
-    """What is wrong with a template's costs; "" if nothing."""
+    """What a template takes more than; "" if nothing."""
     turns = [{"role": role, "content": "What is 2 + 3?"} for role in ("user", "assistant") * 4]
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
-    conversations: list[Any] = [
-        turns[:1],
-        turns[:2],
-        turns[:3],
-        turns,
-        [{"role": "system", "content": "x"}, *turns[:3]],
-        [{"role": turn["role"], "content": turn["content"] * 200} for turn in turns[:3]],
-    ]
+    long_turns = [{**turn, "content": turn["content"] * 200} for turn in turns[:3]]
     words = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<p>", "unk_token": "<u>"}
     probes = [
         {**words, "messages": messages, "tools": tools, "add_generation_prompt": flag}
-        for messages in conversations
+        for messages in (
+            *(turns[:n] for n in (1, 2, 3, 8)),
+            [{"role": "system", "content": "x"}, *turns[:3]],
+            long_turns,
+        )
         for tools in (None, [tool])
         for flag in (True, False)
     ]
@@ -83,15 +84,7 @@ def _problem(template: str) -> str:
             [sys.executable, "-I", "-c", TRIAL], input=job.encode(), capture_output=True, timeout=WALL_S
         )
     except subprocess.TimeoutExpired:
-        return f"it takes more than {WALL_S} s for a few turns"
+        return f"{WALL_S} s"
     if ended.returncode == 3:
-        return "it takes more than a gigabyte for a few turns"
-    return f"it takes more than {CPU_S} s for a few turns" if ended.returncode < 0 else ""
-
-
-def _refused(where: str, why: str) -> ModelError:
-    return ModelError(
-        f"the chat template of '{where}' does not end in time",
-        why=f"{why}; its loops may be nested",
-        fix="correct chat_template.jinja or tokenizer_config.json, or give another: --set model.chat_template=FILE",
-    )
+        return "a gigabyte"
+    return f"{CPU_S} s" if ended.returncode < 0 else ""

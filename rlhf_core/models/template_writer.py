@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_core.models.tool_templates import as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
-from rlhf_core.types.messages import Message, Tool
+from rlhf_core.types.messages import Message, Tool, content_of
 
 log = logging.getLogger("rlhf.models")
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|call|>", "<|return|>")
@@ -295,6 +295,18 @@ class TemplateWriter:
             return ""
         header = answered.removeprefix(prompted).partition(MARK)[0]
         return header if prompted == bare and answered.startswith(prompted) and header.strip() else ""
+
+
+_THOUGHT = re.compile(r"</?think>")
+
+
+def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = True) -> bool:
+    """Whether all text of a turn stands in what the template makes of it; ``blanks``: those inside it, too."""
+    for part in (*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""):
+        text = writer.text.guard(part.strip())
+        if (text if blanks else "".join(text.split())) not in body:
+            return False
+    return True
 
 
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:

@@ -121,13 +121,19 @@ TYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.int16: "I16",
+    torch.uint16: "U16",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
     torch.int32: "I32",
+    torch.uint32: "U32",
     torch.float32: "F32",
+    torch.complex64: "C64",
     torch.float64: "F64",
     torch.int64: "I64",
+    torch.uint64: "U64",
 }
 """In the order of the format's alignment; in a file the last ones come first, and names in order within a type."""
 _RANK = {dtype: place for place, dtype in enumerate(TYPES)}
@@ -155,11 +161,6 @@ def entries(weights: Mapping[str, torch.Tensor], names: Iterable[str]) -> list[T
     return [TensorEntry(name, like(weights, name), lambda name=name: weights[name]) for name in names]
 
 
-def can_write(tensors: Iterable[TensorEntry]) -> bool:
-    """Whether every tensor has a type that is known here."""
-    return all(tensor.like.dtype in TYPES for tensor in tensors)
-
-
 def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
     """Write one file; of the values one is in memory at a time."""
     ordered = sorted(tensors, key=lambda tensor: (-_RANK[tensor.like.dtype], tensor.name.encode()))
@@ -185,13 +186,7 @@ def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[
 
 def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: Path) -> None:
     """Write some weights into one file."""
-    tensors = entries(weights, names)
-    if can_write(tensors):
-        write_tensors(file, tensors)
-        return
-    from safetensors.torch import save_file
-
-    save_file({t.name: finite(t.name, t.value()).detach().cpu().contiguous() for t in tensors}, str(file))
+    write_tensors(file, entries(weights, names))
 
 
 def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:

@@ -191,17 +191,15 @@ class ComponentConfig(Config):
 
 
 def updated(value: Any, update: Callable[[Config], Mapping[str, Any]]) -> Any:
-    """``value`` with every Config in it updated by what ``update`` says of it; itself where nothing changes."""
+    """``value`` with every Config in it updated by what ``update`` says of it; a Config without a change is itself."""
     if isinstance(value, Config):
         parts: dict[str, Any] = {k: updated(getattr(value, k), update) for k in type(value).model_fields}
-        changed = {k: v for k, v in parts.items() if v is not getattr(value, k)} | dict(update(value))
+        changed = {k: v for k, v in parts.items() if v != getattr(value, k)} | dict(update(value))
         return value.model_copy(update=changed) if changed else value
     if isinstance(value, dict):
-        parts = {k: updated(v, update) for k, v in cast("dict[str, Any]", value).items()}
-        return parts if any(v is not value[k] for k, v in parts.items()) else value
+        return {k: updated(v, update) for k, v in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        many = [updated(one, update) for one in cast("Sequence[Any]", value)]
-        return type(value)(many) if any(a is not b for a, b in zip(many, cast("Sequence[Any]", value))) else value
+        return type(value)(updated(one, update) for one in cast("Sequence[Any]", value))
     return value
 
 

@@ -291,7 +291,7 @@ def load_hooks(
     *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
 ) -> HookBus:
     """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
-    bus = HookBus(new_manager(), strict, enabled, reports=reports)
+    bus = HookBus(HookManager(), strict, enabled, reports=reports)
     for entry in hook_points(disabled) if enabled else ():
         try:
             register(bus.manager, entry)
@@ -334,11 +334,6 @@ def _hook_problem(function: Any, name: str, options: Any) -> str:
     known = pluggy.HookImpl(None, name, getattr(Specs, hook), options).argnames
     unknown = set(pluggy.HookImpl(None, name, function, options).argnames) - set(known)
     return f"it asks for {', '.join(sorted(unknown))}; it gets {', '.join(known)}" if unknown else ""
-
-
-def new_manager() -> HookManager:
-    """A manager that knows the specifications and no plugin."""
-    return HookManager()
 
 
 def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:

@@ -13,10 +13,10 @@ from rlhf_core.plugins.entry_points import (
     Entry,
     brought_by,
     disabled_distributions,
+    entries_of,
     load_entry,
     normalise,
     required_distributions,
-    scan,
 )
 from rlhf_core.types.errors import PluginError, did_you_mean
 
@@ -83,11 +83,7 @@ class Registry:
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Entry]]:
-        entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
-        for entry in scan():
-            if entry.point.group.startswith("rlhf.") and entry.kind in entries and self._enabled(entry):
-                entries[entry.kind].append(entry)
-        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
+        return {kind: [*filter(self._enabled, entries_of(f"rlhf.{kind}"))] for kind in KINDS}
 
     def _enabled(self, entry: Entry) -> bool:
         if entry.distribution == CORE:

@@ -82,11 +82,11 @@ class RunSession:
         with alone(self.strategy, "opening the run's records"):
             if self.main:
                 self.dir.open_streams(checkpoint.state["offsets"] if checkpoint else None)
-        if not checkpoint:
-            self.trace(0, "plan", [{"part": part, **facts} for part, facts in self.plan.conditions.items()])
         if checkpoint:
             self.counts.clear()
             self.counts.update(checkpoint.state["counts"])
+        else:
+            self.trace(0, "plan", [{"part": part, **facts} for part, facts in self.plan.conditions.items()])
         self._open = True
         self.hooks.fire("rlhf_run_start", hk.RunStart(self.dir.path, self.plan.to_json()))
         return checkpoint

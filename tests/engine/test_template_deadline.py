@@ -58,6 +58,15 @@ def test_a_template_that_does_not_end_is_refused(template: str) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_time_is_limited_where_memory_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, whose ``setrlimit`` refuses RLIMIT_AS."""
+    no_memory_limit = "import resource\nresource.RLIMIT_AS = 99\n"
+    monkeypatch.setattr(template_deadline, "TRIAL", no_memory_limit + template_deadline.TRIAL)
+    with pytest.raises(ModelError, match="does not end in time"):
+        check_ends(LOOPS, "their/model")
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("place", ["chat_template.jinja", "setting"])
 def test_the_model_and_the_setting_are_named(tmp_path: Path, place: str) -> None:
     folder = Path(shutil.copytree(resolve_model("pocket").path, tmp_path / "model"))

@@ -224,6 +224,13 @@ def test_a_hub_model_keeps_the_commit_that_it_started_with(hub: Path, tmp_path: 
     assert pinned(local) is local
 
 
+def test_a_run_goes_on_with_its_commit_after_the_branch_moved(hub: Path, tmp_path: Path) -> None:
+    config = pinned(resolved({"model": {"path": "nobody/tiny"}, "reward": {"name": "random"}}))
+    record = inputs(config, tmp_path, silent)
+    (hub / "refs" / "main").write_text("b" * 40)
+    check_inputs(record, config, tmp_path, silent)
+
+
 def test_a_hub_reward_model_that_moved_is_refused(hub: Path, tmp_path: Path) -> None:
     config = resolved({"reward": {"name": "bradley_terry", "path": "nobody/tiny"}})
     record = inputs(config, tmp_path, silent)

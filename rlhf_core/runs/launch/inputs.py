@@ -19,7 +19,7 @@ from rlhf_core.models.modality import embedded_model
 from rlhf_core.models.paths import model_folder
 from rlhf_core.models.sources import resolve_model
 from rlhf_core.plugins.component import Config, updated
-from rlhf_core.types.errors import ModelError, RunDirError
+from rlhf_core.types.errors import ModelError, RunDirError, bullets
 
 log = logging.getLogger("rlhf")
 PATH_SETTINGS = re.compile(
@@ -32,9 +32,8 @@ COMMIT = re.compile("[0-9a-f]{40}")
 MEDIA = re.compile(rb'[",]([^",\\\n]+\.(?:wav|flac|mp3|ogg|opus|m4a|png|jpe?g|webp|gif|mp4))[",\r\n]')
 """Sounds and pictures that rows name; they lie beside the file of rows."""
 LOADED_BESIDE = re.compile(r"(tokenizer|special_tokens|added_tokens|chat_template|vocab|merges|modality).*")
-ANNOUNCED_BYTES, MOST_LISTED, MOST_SHOWN = 4 * 10**9, 200, 8
-"""Bytes from which a line says that files are read; files of a folder that are recorded one by one; changes that an
-error lists."""
+ANNOUNCED_BYTES, MOST_LISTED = 4 * 10**9, 200
+"""Bytes from which a line says that files are read; files of a folder that are recorded one by one."""
 
 
 class Read(NamedTuple):
@@ -89,9 +88,8 @@ def check_inputs(then: Mapping[str, str], config: RunConfig, run_dir: Path, say:
         if then.get(name) != now.get(name) and name not in unasked
     ]
     if rows:
-        more = [f"and {len(rows) - MOST_SHOWN} more"] if len(rows) > MOST_SHOWN else []
         raise RunDirError(
-            "what the run read when it started has changed since:\n  - " + "\n  - ".join([*rows[:MOST_SHOWN], *more]),
+            f"what the run read when it started has changed since:{bullets(rows)}",
             where=str(run_dir),
             why="a resumed run continues with the same models and data, exactly",
             fix="put them back, or start a new run from the model of a checkpoint with another --run-dir",
@@ -113,18 +111,17 @@ def pinned(config: RunConfig) -> RunConfig:
 
 def commit_of(name: str, revision: str | None = None, kind: str = "model") -> str | None:
     """The commit that a hub id means now, or of its local copy where nobody asks the hub; None where it has none."""
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import HfApi, snapshot_download
 
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
-    if hub_reachable():
-        try:
+    try:
+        if hub_reachable():
             return HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=WAIT_S).sha
-        except Exception as error:  # whatever loads it says what is wrong
-            log.info("the commit of '%s' is not known: %s", name, error)
-            return None
-    branch = Path(constants.HF_HUB_CACHE, f"{kind}s--{name.replace('/', '--')}", "refs", revision or "main")
-    return branch.read_text().strip() if branch.is_file() else None
+        return Path(snapshot_download(name, revision=revision, repo_type=kind, local_files_only=True)).name
+    except Exception as error:  # whatever loads it says what is wrong
+        log.info("the commit of '%s' is not known: %s", name, error)
+        return None
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -136,6 +133,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(part, key)
     elif isinstance(value, (BaseModel, Mapping)):
         skipped = {"name", *getattr(value, "not_inputs", ())}
+        if COMMIT.fullmatch(str(getattr(value, "revision", ""))) and _is_hub_id(str(getattr(value, "path", ""))):
+            skipped.add("path")  # it stays that commit, whatever becomes of the branch
         for name, part in value.items() if isinstance(value, Mapping) else value:
             if name not in skipped:
                 yield from _texts(part, str(name))

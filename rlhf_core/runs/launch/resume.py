@@ -16,8 +16,9 @@ from rlhf_core.config.plan import Plan, reload
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.read import saved_steps
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RunDirError, error_text
+from rlhf_core.types.errors import RunDirError, bullets, error_text
 
 log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
@@ -33,8 +34,6 @@ PROCESSES = "processes"
 
 Change = tuple[str, Any, Any]
 """Dotted key, old value, new value."""
-MAX_ROWS = 8
-"""Differences that are listed; the others are counted."""
 
 
 def planned_resume(
@@ -90,10 +89,8 @@ def _refuse(changes: Sequence[Change], run_dir: Path) -> None:
     rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
     if not rows:
         return
-    if len(rows) > MAX_ROWS:
-        rows = [*rows[:MAX_ROWS], f"and {len(rows) - MAX_ROWS} more"]
     raise RunDirError(
-        "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
+        f"the configuration differs from the run to be resumed:{bullets(rows)}",
         where=str(run_dir),
         why=f"a resumed run keeps its settings; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
         fix="resume without these settings, or start a new run with another --run-dir",
@@ -118,8 +115,7 @@ def may_change(key: str) -> bool:
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
     """The plan with changed settings, and a record of what they were."""
-    saved = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
-    newest = max((int(step) for step in saved if step.isdigit()), default=None)
+    newest = max(saved_steps(run_dir), default=None)
     for key, old, new in changes:
         if key in LENGTHS and _steps(new) < _steps(old):
             made = "" if newest is None else f"; {newest} steps are made"

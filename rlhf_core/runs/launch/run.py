@@ -31,7 +31,7 @@ from rlhf_core.runs.launch.rows import with_rows as with_rows
 from rlhf_core.runs.read import locked_run_dir
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display
-from rlhf_core.types.errors import PluginError, RlhfError
+from rlhf_core.types.errors import PluginError, RlhfError, error_text
 
 log = logging.getLogger("rlhf")
 
@@ -120,7 +120,7 @@ def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
         return
     stopped = isinstance(failure, KeyboardInterrupt) or getattr(failure, "exit_code", 1) == 130
     if failure is not None:
-        event = RunEnd(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
+        event = RunEnd(run.path, "interrupted" if stopped else "failed", error_text(failure))
     else:
         summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
         event = RunEnd(run.path, str(summary.get("status", "completed")), summary=summary)
