@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlhf_core.cli import OpenGroup, unsafe_option
+from rlhf_core.cli import OpenGroup
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -80,7 +80,7 @@ SUITE_OPTIONS = (
     click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a completion."),
     click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the suite. Repeatable."),
-    unsafe_option,
+    click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none."),
 )
 
 

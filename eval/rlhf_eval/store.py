@@ -85,7 +85,7 @@ class ResultFolder:
         self._files[0].close()
         self._files[0] = JsonlFile(self.rows_path, self._valid_bytes)
         self.show(rows)
-        self._valid_bytes = self._files[0].offset()
+        self._valid_bytes = self._files[0].offset()[0]
         self._files[1].append(times)
         self._files[1].offset()
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlhf_core.cli.episodes import load_sampler as load_sampler
     from rlhf_core.cli.episodes import print_turn as print_turn
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
-    from rlhf_core.cli.options import unsafe_option as unsafe_option
     from rlhf_core.cli.scoring import check_output as check_output
     from rlhf_core.cli.scoring import chosen_reward as chosen_reward
 

@@ -10,6 +10,7 @@ import click
 from rlhf_core._version import __version__
 from rlhf_core.cli.common import set_up_process
 from rlhf_core.cli.groups import OpenGroup
+from rlhf_core.cli.visible import visible_output
 from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process_end import hard_exit, needs_hard_exit
 
@@ -45,7 +46,8 @@ for _name, _help in OF_PLUGINS.items():
 def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
     try:
-        _main(argv)
+        with visible_output():
+            _main(argv)
     except SystemExit as end:
         if argv is None and needs_hard_exit():
             hard_exit(end.code if isinstance(end.code, int) else 1)

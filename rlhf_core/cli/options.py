@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def unsafe_option(command: F) -> F:
-    """Add ``--unsafe-local-execution``, which :meth:`rlhf_core.config.Config.allow_unsafe` carries out."""
-    text = "Let programs run without isolation where the machine offers none."
-    return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
-
-
 def completed_option(flag: str, metavar: str, words: complete.Complete, text: str, *name: str) -> Callable[[F], F]:
     """An option that the shell completes, and the name of its value where that is not the flag's."""
     return click.option(flag, *name, metavar=metavar, shell_complete=words, help=text)
@@ -44,11 +38,11 @@ RUN_OPTIONS = (
     completed_option(
         "--model", "M", complete.models, "Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default)."
     ),
-    completed_option("--dataset", "D", complete.datasets, "Built-in name, .jsonl/.parquet file, or hub id."),
+    completed_option("--dataset", "D", complete.datasets, "Built-in name, .jsonl/.csv/.parquet file, or hub id."),
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
-    unsafe_option,
+    click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none."),
 )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.cli.progress import StepPrinter
+from rlhf_core.cli.visible import visible_output
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.plugins import component_calls as deadline
 from rlhf_core.runs.launch.process import run_plan
@@ -56,7 +57,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        code = main()
+        with visible_output():
+            code = main()
     except KeyboardInterrupt:
         code = 130
     except Exception:

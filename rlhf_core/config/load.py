@@ -49,10 +49,11 @@ def resolve_labelled(
     """
     user: dict[str, Any] = {}
     for path in files:
-        user = merge_settings(user, label(_with_algo(read_yaml(path)), f"config {path}"))
+        user = merge_settings(user, label(_spelled_out(read_yaml(path)), f"config {path}"))
     for key, value in (sugar or {}).items():
         user = merge_settings(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
-    user = merge_settings(user, label(_with_algo(parse_settings(settings)), "--set"))
+    settings = [re.sub(r"\Amodel=(?=[^\s{])", "model.path=", item) for item in settings]
+    user = merge_settings(user, label(_spelled_out(parse_settings(settings)), "--set"))
     check_micro_batches(plain(user))
     if base is not None and "name" not in (as_mapping("trainer", user.get("trainer")) or {}):
         section = as_mapping("dataset", user.get("dataset"))
@@ -67,10 +68,14 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
     return _validate(registry, label(data, "the user")).config
 
 
-def _with_algo(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A layer with ``algo`` as the name of its ``trainer``, for which the option ``--algo`` stands, too."""
-    if not isinstance(layer.get("algo"), str):
+def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A layer with ``algo`` as the name of its ``trainer`` and ``model`` as its path, as the options of these names."""
+    if isinstance(layer.get("model"), str):
+        layer = {**layer, "model": {"path": layer["model"]}}
+    if "algo" not in layer:
         return layer
+    if not isinstance(layer["algo"], str):
+        raise ConfigError(f"algo {layer['algo']!r} is not the name of an algorithm", fix="write algo: NAME")
     rest = {key: value for key, value in layer.items() if key != "algo"}
     trainer = as_mapping("trainer", rest.get("trainer"))
     if isinstance(trainer, dict) and trainer.get("name", layer["algo"]) != layer["algo"]:
@@ -167,9 +172,13 @@ def load_yaml(text: str) -> Any:
             return None
         if _count(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"its aliases (*name) stand for more than {MOST_VALUES} values, or one holds itself")
-        return loader.construct_document(node)
+        data = loader.construct_document(node)
+        repr(data)  # a whole number of thousands of digits is read, and no error could show it
+        return data
     except RecursionError as error:
         raise yaml.YAMLError("it is nested too deeply") from error
+    except (ValueError, LookupError, AttributeError) as error:  # a date or number that is none
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
     finally:
         loader.dispose()
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,21 +35,15 @@ class Plan:
     """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Source of the data set -> number of rows to train on and held out; empty where they were not read beforehand."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Path of what the run reads -> digest, hub id -> commit; empty in a plan that nobody has started."""
     extensions: tuple[Mapping[str, Any], ...] = ()
     """Of a run that was extended: ``at_step``, ``time`` and ``changes`` (key -> old and new value), oldest first."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
-        return {
-            "config": dict(self.config),
-            "components": [dict(c) for c in self.components],
-            "versions": dict(self.versions),
-            "seed": self.seed,
-            "world_size": self.world_size,
-            "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
-            "rows": {source: dict(sizes) for source, sizes in self.rows.items()},
-            **({"extensions": [dict(row) for row in self.extensions]} if self.extensions else {}),
-        }
+        values = {**asdict(self), "components": [*map(dict, self.components)], "extensions": [*self.extensions]}
+        return {name: value for name, value in values.items() if value or name not in ("inputs", "extensions")}
 
     @property
     def digest(self) -> str:
@@ -60,16 +54,9 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
-        return cls(
-            data["config"],
-            tuple(data["components"]),
-            data["versions"],
-            data["seed"],
-            data["world_size"],
-            data.get("conditions", {}),
-            data.get("rows", {}),
-            tuple(data.get("extensions", ())),
-        )
+        data |= {"config": {**data["config"]}, "components": tuple(data["components"])}
+        data["extensions"] = tuple(data.get("extensions", ()))
+        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 def library_versions() -> dict[str, str]:

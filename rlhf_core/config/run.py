@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -41,6 +41,8 @@ def cuda_has_bfloat16() -> bool:
 
 class RunConfig(Config):
     """One run. ``rlhf config schema`` prints every field with its meaning."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset({"trackers", "strategy", "environment", "agent"})
 
     seed: int = Field(0, ge=0, lt=2**64)
     """Decides prompt order, every completion's randomness, and initial heads."""
@@ -82,17 +84,6 @@ class RunConfig(Config):
     def samples_itself(self) -> bool:
         """Whether the trainer samples what it learns from."""
         return hasattr(self.trainer, "rollout_batch_size")
-
-    @property
-    def keeps_copy(self) -> bool:
-        """Whether a frozen copy of the policy is kept; with LoRA the reference is the adapter switched off."""
-        trainer: Any = self.trainer
-        if self.model.lora is not None:
-            return False
-        kl = getattr(trainer, "kl", None)
-        if kl is not None:
-            return bool(kl.track or getattr(kl, "coefficient", 0) > 0)
-        return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
 
     def with_precision(self) -> Self:
         """The run with ``auto`` replaced: bfloat16 on a CUDA device that computes in it, where weights are float32. A

@@ -15,7 +15,7 @@ from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import score_samples
-from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.errors import DatasetError, error_text
 from rlhf_core.types.messages import Turn, TurnStatus, final_text
 from rlhf_core.types.rollouts import LARGEST_SCORE, Media, Prompt, Sample, Score, ScoreStatus
 
@@ -157,7 +157,7 @@ def turns_of(record: RawRow) -> tuple[Turn, ...]:
         raise DatasetError(
             "column 'turns' does not hold the turns of an episode",
             where=record.where,
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix='each is {"span": [0, 9], "role": "assistant", "message": {...}}, as `rlhf generate --env` writes it',
         ) from error
 

@@ -60,10 +60,13 @@ class HubConfig(ComponentConfig):
     def check_path(self) -> None:
         """Refuse a path that is not a hub id and not there."""
         path = Path(self.path).expanduser()
-        is_local = self.path.startswith((".", "/", "~")) or self.path.count("/") > 1 or path.suffix[1:] in BUILDERS
+        is_local = self.path.startswith((".", "/", "~")) or self.path.count("/") > 1 or builder_of(path)
         if is_local and not path.exists():
             what = f"there is no folder or file '{self.path}'"
             raise DatasetError(what, where=str(path.absolute()), fix="check the path")
+        if path.is_file() and not builder_of(path):
+            what = f"nothing says what the file '{self.path}' holds"
+            raise DatasetError(what, where=str(path.absolute()), fix=f"end its name in one of .{', .'.join(BUILDERS)}")
 
 
 BUILDERS = {
@@ -73,3 +76,8 @@ BUILDERS = {
     "txt": "text",
 }
 """Ending of a file that ``datasets`` reads -> its builder."""
+
+
+def builder_of(path: Path) -> str | None:
+    """The builder for a file's name, which may end in ``.gz`` too."""
+    return BUILDERS.get(path.name.lower().removesuffix(".gz").rpartition(".")[2])

@@ -271,8 +271,8 @@ class Datasets:
             size = 0.0 if margin is None else float(margin)
         except (TypeError, ValueError, OverflowError):
             size = math.nan
-        if not math.isfinite(size):
-            raise DatasetError(f"margin {margin!r} is not a finite number", where=record.where)
+        if not abs(size) < 1e38:  # of float32, which losses are computed in
+            raise DatasetError(f"margin {margin!r} is not a finite number of 32 bits", where=record.where)
         name = source.name(record, split)
         texts, turns = (chosen.text, rejected.text), (chosen.turn, rejected.turn)
         tools = source.reader.tools(record)

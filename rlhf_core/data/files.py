@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.jsonl import NotJson, flaw_of, named_once
 from rlhf_core.data.schema import RawRow, RowReader
-from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.types.errors import DatasetError, did_you_mean, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.data.config import JsonlConfig
@@ -94,7 +94,8 @@ def read_rows(path: str) -> FileRows:
 
 def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
     """Rows of a text; arguments and errors as in :func:`read_rows`."""
-    return _not_empty(_array(text, path) if text.lstrip()[:1] == "[" else _lines(text, path), path, what)
+    is_array = text.lstrip()[:1] == "["
+    return _not_empty(_numbered(_decoded(text, path), path) if is_array else _lines(text, path), path, what)
 
 
 def read_text(path: str, what: str = "dataset") -> str:
@@ -104,9 +105,16 @@ def read_text(path: str, what: str = "dataset") -> str:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
             return str(file.read())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        line = ""
+        if isinstance(error, UnicodeDecodeError):
+            with opener(Path(path).expanduser(), "rb") as file:
+                line = next(
+                    (f", line {n}" for n, row in enumerate(file, 1) if row != row.decode("utf-8", "ignore").encode()),
+                    "",
+                )
         raise DatasetError(
-            f"{what} '{path}' cannot be read",
-            why=f"{type(error).__name__}: {error}",
+            f"{what} '{path}'{line} cannot be read",
+            why=error_text(error),
             fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz",
         ) from error
 
@@ -114,19 +122,21 @@ def read_text(path: str, what: str = "dataset") -> str:
 _DECODER = json.JSONDecoder(object_pairs_hook=named_once)
 
 
-def _array(text: str, path: str) -> FileRows:
+def _decoded(text: str, path: str, line: int | None = None) -> Any:
+    """The JSON value that a whole file is, or one ``line`` of it."""
+    place = path if line is None else f"{path}:{line}"
     try:
-        rows = _DECODER.decode(text)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise DatasetError(
-            f"{path}:{error.lineno}: not valid JSON: {error.msg}",
-            fix="a file that begins with [ must be one JSON array of objects",
+            f"{path}:{line or error.lineno}: not valid JSON: {error.msg}",
+            why=f"the {'text' if line is None else 'line'} begins {text[:60]!r}",
+            fix="correct or remove it; each line must be one whole object, or the file one array of objects",
         ) from error
     except NotJson as error:
-        raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
+        raise DatasetError(f"{place}: {error}", fix="name every key of an object once") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
-        raise DatasetError(f"{path}: a value cannot be read", why=str(error), fix="correct or remove it") from error
-    return _numbered(rows, path)
+        raise DatasetError(f"{place}: a value cannot be read", why=str(error), fix="correct or remove it") from error
 
 
 def _numbered(rows: Sequence[Any], path: str) -> FileRows:
@@ -140,15 +150,9 @@ def _lines(text: str, path: str) -> FileRows:
         if not line.strip():
             continue
         try:
-            row = _DECODER.decode(line)
-        except NotJson as error:
-            fix = "name every key of an object once: which of the values is meant?"
-            refuse_row(DatasetError(f"{path}:{number}: {error}", fix=fix))
-        except json.JSONDecodeError as error:
-            what, why = f"{path}:{number}: not valid JSON: {error.msg}", f"the line begins {line[:60]!r}"
-            refuse_row(DatasetError(what, why=why, fix="correct or remove that line; each must be one whole object"))
-        except (ValueError, RecursionError) as error:
-            refuse_row(DatasetError(f"{path}:{number}: a value cannot be read", why=str(error), fix="correct the line"))
+            row = _decoded(line, path, number)
+        except DatasetError as error:
+            refuse_row(error)
         else:
             if _is_row(row, f"{path}:{number}"):
                 file_rows.rows.append(row)

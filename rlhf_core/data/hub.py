@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.config import BUILDERS, HubConfig
-from rlhf_core.types.errors import DatasetError, did_you_mean
+from rlhf_core.data.config import HubConfig, builder_of
+from rlhf_core.types.errors import DatasetError, did_you_mean, error_line
 
 WAIT_S = 5.0
 SAVED = ("dataset_dict.json", "state.json")
@@ -74,19 +74,19 @@ class HubSource:
         try:
             if any((path / name).is_file() for name in SAVED):
                 return self._saved(path, split)
-            builder = BUILDERS.get(path.suffix.lower()[1:]) if path.is_file() else None
-            if builder:
-                return datasets.load_dataset(builder, data_files={split: str(path)}, split=split)
+            if path.is_file():
+                options: dict[str, Any] = {"sep": "\t"} if ".tsv" in path.name.lower() else {}
+                files = {split: str(path)}
+                return datasets.load_dataset(str(builder_of(path)), data_files=files, split=split, **options)
             name = str(path) if path.exists() else self.config.path
             with contextlib.nullcontext() if path.exists() else hub_or_cache():
                 return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
         except DatasetError:
             raise
         except Exception as error:
-            why = str(error).strip().splitlines()
             raise DatasetError(
                 f"dataset '{self.config.path}' (subset {self.config.subset}, split '{split}') cannot be loaded",
-                why=f"{type(error).__name__}: {why[0] if why else ''}",
+                why=error_line(error),
                 fix=self._advice(path, error),
             ) from error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -115,6 +116,7 @@ class JsonlFile:
         if keep_bytes is not None:
             os.truncate(path, min(keep_bytes, path.stat().st_size))
         self._file: TextIO = path.open("a", encoding="utf-8")
+        self._hashed, self._hash = 0, hashlib.sha256()
 
     @classmethod
     def resume(cls, path: Path) -> JsonlFile:
@@ -134,8 +136,8 @@ class JsonlFile:
         except OSError as error:
             raise disk_error(self.path, error) from error
 
-    def offset(self) -> int:
-        """Length in bytes after making the file durable.
+    def offset(self) -> tuple[int, str]:
+        """Length in bytes, and hash of them, after making the file durable; see :func:`begins_with`.
 
         Raises:
             RunDirError: the disk is full.
@@ -145,11 +147,28 @@ class JsonlFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise disk_error(self.path, error) from error
-        return self.path.stat().st_size
+        with self.path.open("rb") as file:
+            file.seek(self._hashed)
+            while chunk := file.read(1 << 20):
+                self._hash.update(chunk)
+                self._hashed += len(chunk)
+        return self._hashed, self._hash.hexdigest()
 
     def close(self) -> None:
         """Close the file; idempotent."""
         self._file.close()
+
+
+def begins_with(path: Path, offset: Sequence[Any]) -> bool:
+    """Whether a file still begins with what it held when its :meth:`JsonlFile.offset` was taken."""
+    left, digest = int(offset[0]), hashlib.sha256()
+    if not path.is_file():
+        return left == 0
+    with path.open("rb") as file:
+        while chunk := file.read(min(left, 1 << 20)):
+            digest.update(chunk)
+            left -= len(chunk)
+    return left == 0 and digest.hexdigest() == offset[1]
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

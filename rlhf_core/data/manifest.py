@@ -9,20 +9,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.types.errors import ModelError
+from rlhf_core.types.errors import ModelError, error_text
 
 MANIFEST = "manifest.json"
 ALGORITHM = "sha256"
-LOADED = re.compile(
-    r".+\.safetensors|.+\.safetensors\.index\.json|.+\.model|chat_template.*|merges\.txt|vocab\.(json|txt)"
-    r"|((adapter_|generation_|tokenizer_)?config|tokenizer|added_tokens|special_tokens_map)\.json"
-)
-"""Names that loaders read where they find them; other files, such as notes, may be added to a folder."""
+UNREAD = re.compile(r"\..*|.+\.md|(LICENSE|NOTICE)(\..+)?|.+\.(png|jpg|svg)")
+"""Names of files and folders that no loader reads, so that they may be added to a folder; nothing else may."""
 THREADS = 4
 """Files that are hashed at once; hashing holds no lock of the interpreter."""
 
@@ -35,7 +32,7 @@ def write_manifests(folder: Path) -> None:
         files += sorted(here / name / MANIFEST for name in below)
         rows = {
             file.relative_to(here).as_posix(): {"bytes": file.stat().st_size, "digest": digest}
-            for file, digest in zip(files, _digests(files))
+            for file, digest in zip(files, digests(files))
         }
         text = json.dumps({"algorithm": ALGORITHM, "files": rows}, indent=1)
         (here / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -48,18 +45,21 @@ def find_damage(folder: Path) -> list[str] | None:
     try:
         rows = list(_listed(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"]
-    if added := _added(folder, {file for file, _, _ in rows}):
-        return added
-    missing = [f"{file.relative_to(folder)} is not there" for file, _, _ in rows if not file.is_file()]
-    if missing:
-        return missing
-    sizes = [(file, size, file.stat().st_size) for file, size, _ in rows]
-    wrong = [f"{file.relative_to(folder)} has {there} bytes of {size}" for file, size, there in sizes if there != size]
-    if wrong:
-        return wrong
-    digests = _digests([file for file, _, _ in rows])
-    return [f"{row[0].relative_to(folder)} is not what was written" for row, now in zip(rows, digests) if row[2] != now]
+        return [f"{MANIFEST} cannot be read ({error_text(error)})"]
+    listed = {file for file, _, _ in rows}
+    changed = [(file, "was added") for file in files_read(folder) if file not in listed]
+    changed += [(file, why) for file, size, _ in rows if (why := _other_size(file, size))]
+    if not changed:
+        now = digests([file for file, _, _ in rows])
+        changed = [(row[0], "is not what was written") for row, digest in zip(rows, now) if row[2] != digest]
+    return [f"{file.relative_to(folder)} {why}" for file, why in changed]
+
+
+def _other_size(file: Path, size: int) -> str:
+    """How a file's size differs from what was written; "" if it does not."""
+    if not file.is_file():
+        return "is not there"
+    return "" if file.stat().st_size == size else f"has {file.stat().st_size} bytes of {size}"
 
 
 def verify_files(folder: Path | str) -> None:
@@ -94,11 +94,13 @@ def truncation(file: Path) -> str | None:
     return None if size == expected else f"it has {size} bytes, its header describes {expected}"
 
 
-def _added(folder: Path, listed: Set[Path]) -> list[str]:
-    """Files that were not written with the others, but would be loaded with them."""
-    folders = {folder, *(file.parent for file in listed)}
-    files = sorted(file for path in folders if path.is_dir() for file in path.iterdir())
-    return [f"{f.relative_to(folder)} is not in it" for f in files if f not in listed and LOADED.fullmatch(f.name)]
+def files_read(folder: Path) -> list[Path]:
+    """The files that loaders may read in a folder, at any depth; manifests are left out."""
+    files: list[Path] = []
+    for path, below, names in os.walk(folder, followlinks=True):
+        below[:] = sorted(name for name in below if not UNREAD.fullmatch(name))
+        files += sorted(Path(path, name) for name in names if name != MANIFEST and not UNREAD.fullmatch(name))
+    return files
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
@@ -113,10 +115,11 @@ def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:
             yield from _listed(file.parent)
 
 
-def _digests(files: Sequence[Path]) -> list[str]:
+def digests(files: Sequence[Path]) -> list[str]:
+    """Of each file, in hexadecimal; several are read at once, and none twice while it stays as it is."""
     facts = [file.stat() for file in files]
     with ThreadPoolExecutor(THREADS) as threads:
-        return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_mtime_ns, f.st_ino) for f in facts))))
+        return list(threads.map(_digest, files, *zip(*((f.st_size, f.st_ctime_ns, f.st_ino) for f in facts))))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.data.config import BUILDERS
+from rlhf_core.data.config import builder_of
 from rlhf_core.plugins.component import Config
 from rlhf_core.plugins.entry_points import entries_of
 from rlhf_core.plugins.slots import component
@@ -157,7 +157,6 @@ def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     if name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")):
         return {**options, "name": "parquet" if name.endswith(".parquet") else "jsonl", "path": name}
     installed = any(name in (entry.name, entry.qualified) for entry in entries_of("rlhf.dataset"))
-    is_table = Path(name).suffix.lower()[1:] in BUILDERS
-    if not installed and ("/" in name or is_table or os.path.exists(os.path.expanduser(name))):
+    if not installed and ("/" in name or builder_of(Path(name)) or os.path.exists(os.path.expanduser(name))):
         return {**options, "name": "hub", "path": name}
     return options

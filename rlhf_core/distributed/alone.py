@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from rlhf_core.distributed.peers import RankMonitor, lost
 from rlhf_core.plugins.strategy_protocols import Collectives, RankZeroSections
-from rlhf_core.types.errors import OtherRankFailed
+from rlhf_core.types.errors import OtherRankFailed, error_text
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.001, 0.25
 """Between two looks; each pause is twice the one before."""
@@ -25,16 +25,16 @@ def await_rank_zero(what: str, rank: int, peers: RankMonitor | None, timeout_s: 
     if peers is None:
         yield
         return
-    error_text = ""
+    failure = ""
     try:
         yield
     except BaseException as error:
-        error_text = f"{type(error).__name__}: {error}"
+        failure = error_text(error)
         raise
     finally:
         work = peers.leave_section()
         if rank == 0:
-            peers.report_done(work, error_text)
+            peers.report_done(work, failure)
     if rank != 0 and (error := _awaited(work, what, rank, peers, timeout_s)):
         raise OtherRankFailed(f"rank 0 failed while the other ranks waited for it ({what}): {error}")
 

@@ -18,7 +18,7 @@ from rlhf_core.distributed.optimizer import read_moments
 from rlhf_core.distributed.peers import RankMonitor, waiting
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.strategy_protocols import Collectives, GroupFactory
-from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed
+from rlhf_core.types.errors import EngineUnavailable, OtherRankFailed, error_text
 
 
 def new_group(strategy: Collectives, timeout_s: float, connect: bool = True) -> Collectives:
@@ -210,7 +210,7 @@ class RankZero:
                 outgoing = [section.sent[0], *_pickled(section.sent[1:])]
         except BaseException as error:
             if ranks.rank == 0:
-                failed = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
+                failed = pickle.dumps(Failed(error_text(error)))
                 ranks.exchange_objects([None, *[failed] * (ranks.world_size - 1)])
             raise
         sent = ranks.exchange_objects(outgoing)[0]

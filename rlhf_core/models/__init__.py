@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
+    from rlhf_core.models.tensor_files import check_finite as check_finite
     from rlhf_core.types.errors import ModelError as ModelError
 
 __getattr__, __dir__ = surface(__name__)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlhf_core.models.template_writer import TemplateWriter
+from rlhf_core.models.template_writer import TemplateWriter, keeps
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
-
-_THOUGHT = re.compile(r"</?think>")
 
 
 class Bridge(NamedTuple):
@@ -85,36 +82,3 @@ def cut_turn(writer: TemplateWriter, text: str, turn: Message | None) -> Cut:
             fix="use a template that writes the tokenizer's EOS after an answer",
         )
     return Cut(text[:end_of_turn], text[end_of_turn:])
-
-
-def keeps(writer: TemplateWriter, body: str, turn: Message) -> bool:
-    """Whether all text of a turn stands in what the template makes of it."""
-    texts = [*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""]
-    return all(writer.text.guard(text.strip()) in body for text in texts)
-
-
-def reply(writer: TemplateWriter, prompt: Sequence[Message], turn: Message, tools: Sequence[Tool]) -> tuple[int, ...]:
-    """See :meth:`rlhf_core.models.prompt_format.Formatter.encode_reply`."""
-    opening = writer.render(prompt, tools, add_generation_prompt=True)
-    whole = writer.render([*prompt, turn], tools, add_generation_prompt=False)
-    if not whole.startswith(opening):
-        raise _unwritable(turn, "it writes the conversation otherwise once the turn is there")
-    body, after = cut_turn(writer, whole[len(opening) :], turn)
-    if not keeps(writer, body, turn):
-        raise _unwritable(turn, "it leaves out the turn's text or its reasoning")
-    calls: Sequence[Message] = turn.get("tool_calls") or ()
-    lost = [call["function"]["name"] for call in calls if writer.text.guard(call["function"]["name"]) not in body]
-    if lost:
-        raise _unwritable(turn, f"it leaves out the call of {lost[0]!r}")
-    return (*writer.encode_rest(body), *(writer.encode_rest(after)[:1] or writer.closing[:1]))
-
-
-def _unwritable(turn: Message, why: str) -> ModelError:
-    calls: Sequence[Message] = turn.get("tool_calls") or ()
-    what = ", ".join(f"a call of {call['function']['name']}" for call in calls) or "reasoning"
-    return ModelError(
-        "the chat template cannot render a turn that the run trains on",
-        where=f"the turn: {content_of(turn)[:60]!r} with {what}",
-        why=why,
-        fix="use a template that renders such turns, --set model.chat_template=hermes, or remove that row",
-    )

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean
+from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean, error_text
 
 _FOLDER = Path(__file__).parent / "templates"
 NAMED: Mapping[str, str] = {
@@ -47,12 +48,13 @@ def apply_template(tokenizer: Any, value: str) -> None:
     if value in ("chatml", "hermes") and "<|im_end|>" in tokenizer.get_vocab():
         tokenizer.eos_token = "<|im_end|>"
     tokenizer.chat_template = NAMED.get(value, value).replace("{{ bos }}", "{{ bos_token }}" if adds_bos else "")
+    check_ends(tokenizer.chat_template, "model.chat_template")
     mark = "a-question-to-find"
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
     except Exception as error:  # jinja2 raises whatever the template's author wrote
         raise ModelError(
-            "model.chat_template cannot be used", why=f"{type(error).__name__}: {error}", fix="correct the template"
+            "model.chat_template cannot be used", why=error_text(error), fix="correct the template"
         ) from error
     if mark not in text:
         raise ModelError(

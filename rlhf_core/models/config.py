@@ -21,7 +21,8 @@ class LoraSettings(Config):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Only 0: nothing is trained with dropout, so that the same tokens have the same logprobs in every pass."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head."""
+    """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head, and
+    in a mixture of experts neither the router nor experts that are one tensor."""
 
     @model_validator(mode="after")
     def _no_dropout(self) -> LoraSettings:
@@ -56,11 +57,17 @@ class ModelConfig(Config):
     max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
-    """transformers' implementation: torch's fused attention, or plain matrix products."""
+    """transformers' implementation: torch's fused attention, or plain matrix products, which a model without fused
+    attention (Gemma 2, gpt-oss) gets in any case."""
     gradient_checkpointing: bool = False
     """Compute each layer again in the backward pass: less memory, a slower update, the same gradient."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+
+    @property
+    def attention_or_eager(self) -> str | None:
+        """As transformers takes it: None is fused attention for those models that have it."""
+        return None if self.attention == "sdpa" else self.attention
 
     @classmethod
     def as_trained(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.modality import MODALITY_FILE, attach_modality
+from rlhf_core.models.gradient_checkpointing import wake_checkpointing
+from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_of
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
-from rlhf_core.types.errors import ModelError
+from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")
 
@@ -67,12 +70,21 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """
     import torch
 
+    from rlhf_core.models.layers.trunk_and_head import mask_ids_without_text
+    from rlhf_core.models.prompt_format import stop_at_turn_ends
+    from rlhf_core.models.template_writer import TemplateWriter
+
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
     model = None if weights else _without_weights(config, source)
     model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
+    if modality_of(tokenizer) is None:
+        mask_ids_without_text(model, tokenizer.get_vocab().values())
+        if config.prompt_format != "raw" and tokenizer.chat_template:
+            stop_at_turn_ends(model, TemplateWriter(tokenizer, chat=True))
+    _note_choices(model, config)
     context = context_length(model, config)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -117,6 +129,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
         from rlhf_core.models.chat_templates import apply_template
 
         apply_template(tokenizer, config.chat_template)
+    else:
+        check_ends(tokenizer.chat_template, source.describe)
     return tokenizer
 
 
@@ -138,11 +152,13 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlhf_core.models.tensor_files import check_finite
+
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=config.attention_or_eager,
             use_safetensors=True,
             output_loading_info=True,
             **load_options(config, source),
@@ -150,6 +166,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     model, info = loaded
+    check_finite(model.state_dict(), config.path)
     check_generates(model, config.path)
     check_causal(model, config.path)
     _check_weights(info, config.path)
@@ -260,35 +277,59 @@ def context_length(model: Any, config: ModelConfig) -> int:
     return min(model_limit, config.max_context or model_limit)
 
 
-def wake_checkpointing(model: Any) -> None:
-    """Let gradient checkpointing act in eval mode: a layer's own ``training`` flag is set, its dropouts' stay off."""
-    for module in model.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
+UNASKED = re.compile(
+    "^((bos|eos|pad|decoder_start)_token_id|do_sample|max_length|transformers_version|_from_model_config|use_cache"
+    "|output_.*|return_.*)$"
+)
+"""Names in a generation config that do not shape what is sampled, or are used."""
+
+
+def _note_choices(model: Any, config: ModelConfig) -> None:
+    """Say what is not as the model's files, or the settings, would have it."""
+    if config.attention_or_eager is None and model.config._attn_implementation == "eager":
+        log.warning("transformers has no fused attention for %s: model.attention=eager is taken", type(model).__name__)
+    generation = getattr(model, "generation_config", None)
+    settings = {} if generation is None else generation.to_diff_dict()
+    if unused := [f"{name} {value}" for name, value in sorted(settings.items()) if not UNASKED.search(name)]:
+        log.warning(
+            "generation_config.json of '%s' asks for %s: not used; completions are sampled by the run's own `sampling` "
+            "settings, from the model's own distribution where they say nothing",
+            *(config.path, ", ".join(unused)),
+        )
 
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     """A tokenizer from another model shows up as ids past the embedding."""
-    rows = int(model.get_input_embeddings().weight.shape[0])
-    if len(tokenizer) > rows:
+    rows, highest = int(model.get_input_embeddings().weight.shape[0]), max(tokenizer.get_vocab().values(), default=-1)
+    if max(len(tokenizer), highest + 1) > rows:
         raise ModelError(
-            f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
+            f"the tokenizer of '{path}' has {max(len(tokenizer), highest + 1)} tokens but the model embeds only {rows}",
             why="tokenizer and weights belong to different models",
             fix="copy the tokenizer files that belong to these weights into the folder",
         )
 
 
+REMEDIES = {
+    "attention implementation|attn_implementation": "--set model.attention=eager",
+    "does not recognize this architecture|model type": "pip install -U transformers, if a newer one knows the "
+    "model_type in config.json",
+    "Unrecognized configuration class": "give a model that writes text alone: transformers has no causal language "
+    "model for this config.json (it may read images or sound, or be an encoder)",
+    "^(ImportError|ModuleNotFoundError)": "install the package that the error names",
+    "out of memory|can't allocate memory|MemoryError": "take a smaller model, or --set model.dtype=bfloat16",
+    "ize mismatch|ignore_mismatched_sizes": "use the weights that belong to config.json",
+}
+"""What an error says -> what to do about it, wherever the model lies."""
+
+
 def explain_failure(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
     """The error for the most likely cause."""
-    text = str(error).strip()
-    why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
+    text, why = error_text(error), error_line(error)
     if "trust_remote_code" in text:
         summary = f"'{config.path}' brings its own Python code"
         fix = "read that code, then set model.trust_remote_code=true"
-    elif "does not support an attention implementation" in text:
-        summary, fix = f"'{config.path}' has no {config.attention} attention", "rlhf train --set model.attention=eager"
-    elif "Unrecognized configuration class" in text:
-        summary, fix = f"'{config.path}' is not a causal language model", "choose one that reads and writes text alone"
+    elif remedy := next((fix for cause, fix in REMEDIES.items() if re.search(cause, text)), ""):
+        summary, fix = f"cannot load the {what} of '{config.path}'", remedy
     elif source.local:
         summary = f"cannot load the {what} from '{config.path}'"
         fix = "check that the folder holds a complete causal language model in Hugging Face form"

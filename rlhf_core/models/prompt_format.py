@@ -6,12 +6,12 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
-from rlhf_core.models.bridge import Bridge, cut_sampled, in_order, reply
+from rlhf_core.models.bridge import Bridge, cut_sampled, in_order
 from rlhf_core.models.modality import OwnTokens, modality_of
-from rlhf_core.models.template_writer import TemplateWriter, TextEncoder
+from rlhf_core.models.template_writer import TemplateWriter, TextEncoder, keeps
 from rlhf_core.models.tool_templates import FIX
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import AssistantTurn, Message, Tool, content_of
@@ -107,19 +107,58 @@ class Formatter(TemplateWriter):
         return Bridge(ids[1:] if ended else ids, new_segment=False)
 
     def encode_reply(
-        self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
+        self,
+        prompt: Sequence[Message],
+        text: str,
+        turn: Message | None = None,
+        tools: Sequence[Tool] = (),
+        later: Sequence[Message] = (),
     ) -> tuple[int, ...]:
-        """Token ids of a completion to imitate or judge, the end token included; ``turn`` is the completion whole,
-        where it is more than a text, and the chat template writes its calls.
+        """Token ids of a completion to imitate: those that the chat template writes after the prompt's, up to the token
+        that ends the turn. A template without such a token gets the EOS; without a template the text does.
+
+        Args:
+            prompt: the turns before it.
+            text: what the completion says.
+            turn: the completion whole, where it is more than a text (calls, reasoning).
+            tools: those of the prompt.
+            later: turns that follow, for templates that write earlier answers otherwise.
 
         Raises:
-            ModelError: the chat template cannot write the turn, or there is none.
+            ModelError: the template does not write the turn after its own prompt, or there is none for calls.
         """
-        if turn is None:
+        if turn is None and (self.modality is not None or not self.chat):
             return self.encode_completion(text)
         if not self.chat:
             raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
-        return reply(self, prompt, turn, tools)
+        answer, ending = write_answer(self, prompt, turn or {"role": "assistant", "content": text}, tools, later)
+        return (*answer, *(ending[:1] or self._added_end))
+
+    def encode_answer(
+        self, prompt: Sequence[Message], text: str, turn: Message | None = None, tools: Sequence[Tool] = ()
+    ) -> tuple[int, ...]:
+        """As :meth:`encode_reply`, for a conversation that is judged: all that the template writes after the answer is
+        there. A text that it would not write after its own prompt stands as it is.
+
+        Raises:
+            ModelError: the chat template cannot write calls, or there is none.
+        """
+        if turn is not None and not self.chat:
+            raise ModelError("tool calls cannot be written without a chat template", fix=FIX)
+        try:
+            if turn is not None or (self.chat and self.modality is None):
+                written = write_answer(self, prompt, turn or {"role": "assistant", "content": text}, tools)
+                return (*written.answer, *(written.ending or self._added_end))
+        except ModelError:
+            if turn is not None:
+                raise
+        return (*self.text.encode(text), *self.closing)
+
+    @cached_property
+    def _added_end(self) -> tuple[int, ...]:
+        """Of a template that ends a turn by no special token: the EOS, which is said once."""
+        log.warning("the chat template ends a turn by no special token: the tokenizer's EOS is put after each answer")
+        return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
 
     def parse(
         self, completion: Sequence[int], tools: Sequence[Tool], *, cut: bool = False, earlier: int = 0
@@ -145,15 +184,9 @@ class Formatter(TemplateWriter):
         return tuple(self.text.encode(text))
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
-        """Token ids of a completion to imitate, the end token included."""
+        """Token ids of a text and the tokenizer's EOS, without a chat template."""
         own = self.modality if isinstance(self.modality, OwnTokens) else None
         return (*(own.completion_ids(text) if own else self.text.encode(text)), self.tokenizer.eos_token_id)
-
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn, else with the
-        tokenizer's EOS, if it has one.
-        """
-        return (*self.text.encode(text), *self.closing)
 
     @staticmethod
     def encode_raw(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
@@ -167,20 +200,6 @@ class Formatter(TemplateWriter):
         return tuple(ids)
 
 
-def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
-    """What is suspicious about a template that closes turns with a token which ends no completion; "" if it does."""
-    closing = formatter.closing if formatter.chat else ()
-    if not closing or set(closing) & set(ends):
-        return ""
-    tokenizer = formatter.tokenizer
-    known = ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none"
-    return (
-        f"the chat template closes a turn with {tokenizer.decode(list(closing)).strip()!r}, which is not a token "
-        f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
-        "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model"
-    )
-
-
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS."""
     ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -188,3 +207,80 @@ def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
     tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return tuple(dict.fromkeys([*listed, *tokenizer_eos]))
+
+
+def stop_at_turn_ends(model: Any, writer: TemplateWriter) -> None:
+    """Let the special token with which the chat template closes a turn end completions, if the model's files do not say
+    so; it is saved with the model. Warn: a base model with an instruct model's template was never trained on it.
+    """
+    tokenizer, ends = writer.tokenizer, end_ids(model, writer.tokenizer)
+    special = [int(tokenizer.convert_tokens_to_ids(name)) for name in writer.turn_ends[:1]]
+    if not writer.closing or set(special or writer.closing) & set(ends):
+        return
+    log.warning(
+        "the chat template closes a turn with %r, which is not a token that ends a completion (%s)%s. It looks like a "
+        "base model with an instruct model's template, which it was never trained on. Train it on demonstrations "
+        "first, use an instruct model, or --set model.prompt_format=raw with a prompt_template",
+        tokenizer.decode(special or list(writer.closing)).strip(),
+        ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none",
+        ": from now on it is" if special else "",
+    )
+    if special:
+        (getattr(model, "generation_config", None) or model.config).eos_token_id = [*ends, *special]
+
+
+class WrittenAnswer(NamedTuple):
+    """An answer as the chat template writes it after its prompt, as token ids."""
+
+    answer: tuple[int, ...]
+    ending: tuple[int, ...]
+    """From the token that ends the turn on; () of a template that has none, and all that it writes is ``answer``."""
+
+
+def write_answer(
+    writer: TemplateWriter,
+    prompt: Sequence[Message],
+    turn: Message,
+    tools: Sequence[Tool],
+    later: Sequence[Message] = (),
+) -> WrittenAnswer:
+    """The template's own tokens of [prompt, turn, later], from where those of the prompt end. Where one of them would
+    reach over that place, which no policy can write, the answer's text is cut there.
+    """
+    opening = writer.render(prompt, tools, add_generation_prompt=True)
+    whole = writer.render([*prompt, turn, *later], tools, add_generation_prompt=bool(later))
+    if not whole.startswith(opening):
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(opening, whole)))
+        prompted, answered = (writer.text.restore(text[shared:])[:60] for text in (opening, whole))
+        raise _unwritable(
+            turn, f"a prompt for it goes on with {prompted!r}, and the turn, once it is there, with {answered!r}"
+        )
+    text = whole[len(opening) :]
+    end_of_turn = min((p for end in writer.turn_ends if (p := text.find(end)) >= 0), default=len(text))
+    if later and end_of_turn == len(text):
+        raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
+    body, ending = text[:end_of_turn], tuple(writer.text.encode_filled(text[end_of_turn:]))
+    if not keeps(writer, "".join(body.split()), turn, blanks=False):
+        raise _unwritable(
+            turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
+        )
+    for call in turn.get("tool_calls") or ():
+        if writer.text.guard(call["function"]["name"]) not in body:
+            raise _unwritable(turn, f"it leaves out the call of {call['function']['name']!r}")
+    before, ids = tuple(writer.text.encode_filled(opening)), tuple(writer.text.encode_filled(whole))
+    last = len(ids) - len(ending)
+    if ids[: len(before)] == before and ids[last:] == ending:
+        return WrittenAnswer(ids[len(before) : last], ending)
+    return WrittenAnswer(tuple(writer.text.encode_filled(body, first=False)), ending)
+
+
+def _unwritable(turn: Message, why: str) -> ModelError:
+    calls: Sequence[Message] = turn.get("tool_calls") or ()
+    parts = [f"a call of {call['function']['name']}" for call in calls] + ["reasoning"] * bool(turn.get("reasoning"))
+    return ModelError(
+        "the chat template cannot render a turn that the run trains on",
+        where=" with ".join([f"the turn: {content_of(turn)[:60]!r}", ", ".join(parts)][: 1 + bool(parts)]),
+        why=why,
+        fix="use a template that writes the turn after its own prompt, --set model.chat_template=FILE (hermes writes "
+        "calls), or remove that row",
+    )

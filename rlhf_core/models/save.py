@@ -8,39 +8,65 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import Parameter
+
+from rlhf_core.models.adapters import adapted_modules, check_merged, check_tied, linear_layers, note_trained, plain_name
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
-from rlhf_core.models.tensor_files import ComputedWeights, can_write, entries, is_lazy, write_model_files
-from rlhf_core.types.errors import ModelError
+from rlhf_core.models.tensor_files import (
+    ComputedWeights,
+    check_finite,
+    entries,
+    finite,
+    is_lazy,
+    load_tensors,
+    write_model_files,
+)
+from rlhf_core.types.errors import ModelError, error_line
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import LoraSettings
 
 
 def add_lora(model: Any, settings: LoraSettings) -> Any:
-    """Freeze the model and attach trainable adapters; they start at zero, so the outputs do not change."""
+    """Freeze the model and attach trainable adapters; they start at zero, so the outputs do not change.
+
+    Raises:
+        ModelError: no such layers, or a matrix that the model uses twice.
+    """
+    layers = linear_layers(model)
+    linear = layers if settings.target_modules == "all-linear" else None
+    try:
+        adapted = _with_adapters(model, settings, linear)
+        kept = {n.removesuffix(".weight") for n in adapted_modules(adapted)}
+        if linear and kept != linear:  # peft takes some names for those of experts, as they were before they were fused
+            adapted = _with_adapters(adapted.unload(), settings, linear & kept)
+    except ValueError as error:
+        raise ModelError(
+            f"model.lora.target_modules {settings.target_modules!r} cannot be used",
+            why=str(error).split("\n")[0],
+            fix=f"use all-linear, or some of {', '.join(sorted({name.rpartition('.')[2] for name in layers}))}",
+        ) from error
+    check_tied(adapted)
+    note_trained(adapted)
+    if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
+        adapted.enable_input_require_grads()
+    return adapted
+
+
+def _with_adapters(model: Any, settings: LoraSettings, linear: set[str] | None) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    targets = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
+    given = settings.target_modules if linear is None else sorted(linear)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=settings.dropout,
-        target_modules=targets,
+        target_modules=given if isinstance(given, str) else list(given),
         task_type="CAUSAL_LM",
     )
-    try:
-        adapted = get_peft_model(model, config)
-    except ValueError as error:
-        layers = sorted({n.rsplit(".", 1)[-1] for n, m in model.named_modules() if type(m).__name__ == "Linear"})
-        raise ModelError(
-            f"model.lora.target_modules {settings.target_modules!r} cannot be used",
-            why=str(error).split("\n")[0],
-            fix=f"use all-linear, or some of {', '.join(layers)}",
-        ) from error
-    if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
-        adapted.enable_input_require_grads()
-    return adapted
+    return get_peft_model(model, config)
 
 
 def merge_adapter(model: Any, folder: str) -> Any:
@@ -50,13 +76,15 @@ def merge_adapter(model: Any, folder: str) -> Any:
     try:
         adapted = PeftModel.from_pretrained(model, folder)
     except Exception as error:  # a damaged file, a wrong shape, layers that are not there
-        text = str(error).strip().splitlines() or [""]
         raise ModelError(
             f"adapter '{folder}' does not fit its model",
-            why=f"{type(error).__name__}: {text[0][:300]}",
+            why=error_line(error),
             fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
         ) from error
-    merged = dict(merged_weights(adapted, adapted.state_dict()))
+    weights = adapted.state_dict()
+    check_finite({name: weight for name, weight in weights.items() if "lora_" in name}, folder)
+    merged = dict(merged_weights(adapted, weights))
+    check_merged(adapted, merged)
     base = adapted.unload()
     base.load_state_dict(merged)
     return base.requires_grad_(True)
@@ -79,7 +107,10 @@ def save_model(
     state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
         save_adapter(model, folder / ADAPTER, state)
-        model, state = model.get_base_model(), merged_weights(model, state)
+        merged = merged_weights(model, state)
+        if not is_lazy(merged) and all(type(p) is Parameter for p in model.parameters()):
+            check_merged(model, merged)
+        model, state = model.get_base_model(), merged
     if is_peft(model):
         with _quiet():
             model.save_pretrained(folder, state_dict=adapter_weights(state))
@@ -105,23 +136,21 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
 
 def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
     """A peft model's weights by their original names, ``W + (alpha / r) B A``, computed when they are looked up."""
-    modules = model.get_base_model().named_modules()
-    layers = {f"{n}.weight": (n, m) for n, m in modules if hasattr(m, "get_delta_weight")}
+    layers, paths = adapted_modules(model), {id(m): n for n, m in model.named_modules()}
 
     def merged(name: str, stored: str) -> Any:
-        weight = weights[stored]
-        layer, module = layers.get(name, ("", None))
+        weight, module = weights[stored], layers.get(name)
         for adapter in () if module is None else module.active_adapters:
-            weight = weight + _delta(module, f"base_model.model.{layer}", adapter, weights).to(weight)
+            weight = weight + _delta(module, paths[id(module)], adapter, weights).to(weight)
         return weight
 
-    stored = {k.removeprefix("base_model.model.").replace(".base_layer.", "."): k for k in weights if ".lora_" not in k}
+    stored = {plain_name(k): k for k in weights if ".lora_" not in k}
     return ComputedWeights.of(weights, stored, merged)
 
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A peft model's weights, of which peft writes its adapters'; where a look-up gathers, those alone."""
-    return {name: weights[name] for name in weights if "lora_" in name or not is_lazy(weights)}
+    return {name: finite(name, weights[name]) for name in weights if "lora_" in name or not is_lazy(weights)}
 
 
 def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
@@ -129,16 +158,14 @@ def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> N
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     left_out = {n for n, source in tied.items() if source in weights} | set(model._keys_to_ignore_on_save or ())
     tensors = entries(weights, [name for name in weights if name not in left_out]) if is_lazy(weights) else []
-    if not tensors or not can_write(tensors) or is_converted(model):
-        state = dict(weights)
+    if not tensors or is_converted(model):
+        state = {name: finite(name, weight) for name, weight in weights.items()}
         for name, source in tied.items():
             if source in state:
                 state[name] = state[source]  # gathered one by one, tied weights come as two
         with _quiet():
             model.save_pretrained(folder, state_dict=state)
         return
-    import torch
-
     with _quiet():
         model.save_pretrained(folder, state_dict={tensors[0].name: torch.zeros(1)})  # for the files beside the weights
     (folder / "model.safetensors").unlink()
@@ -150,18 +177,20 @@ def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any
     down, up = (full.get(f"{name}.lora_{part}.{adapter}.weight") for part in "AB")
     if down is None or up is None or getattr(module, "use_dora", {}).get(adapter):
         return module.get_delta_weight(adapter)  # an embedding, or more than a product
+    if (experts := getattr(module, "num_experts", 1)) > 1:  # one product for each, as peft lays them out
+        down, up = down.reshape(experts, -1, down.shape[-1]), up.reshape(up.shape[0], -1, experts)
+        form = "ore,eri->eoi" if module._did_swap_in_out_features else "ore,eri->eio"
+        return torch.einsum(form, up, down) * module.scaling[adapter]
     product = up @ down
     return (product.T if getattr(module, "fan_in_fan_out", False) else product) * module.scaling[adapter]
 
 
 def load_weights(model: Any, folder: Path) -> None:
     """Load a checkpoint's weights into a model of the same shape, bit for bit."""
-    from safetensors.torch import load_file
-
     if is_peft(model):
         from peft import set_peft_model_state_dict
 
-        set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
+        set_peft_model_state_dict(model, load_tensors(folder / "adapter_model.safetensors"))
         return
     from rlhf_core.models.slices import has_meta_weights, remember, stored_in, weight_files
 
@@ -170,7 +199,7 @@ def load_weights(model: Any, folder: Path) -> None:
         return
     state: dict[str, Any] = {}
     for shard in sorted(folder.glob("model*.safetensors")):  # a modality keeps files of its own beside them
-        state |= load_file(str(shard))
+        state |= load_tensors(shard)
     result = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     _check_fit(folder, [k for k in result.missing_keys if k not in tied], result.unexpected_keys)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.models.tensor_files import check_finite, load_tensors
 from rlhf_core.types.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
@@ -32,7 +33,9 @@ class Stored:
         from safetensors import safe_open
 
         with safe_open(self.file, "pt") as tensors:
-            return tensors.get_slice(self.name)[rows] if rows else tensors.get_tensor(self.name)
+            part = tensors.get_slice(self.name)[rows] if rows else tensors.get_tensor(self.name)
+        check_finite({self.name: part}, self.file)
+        return part
 
     def elements(self, start: int, stop: int) -> torch.Tensor:
         """Elements ``[stop - start]``, counted row by row; of the file only the rows are read that hold them."""
@@ -100,12 +103,10 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
 
 def load_named(module: torch.nn.Module, file: Path) -> None:
     """Give parameters a file's values by name, bit for bit; those without memory learn where theirs lie."""
-    from safetensors.torch import load_file
-
     if has_meta_weights(module):
         remember(module, stored_in([file]))
     else:
-        module.load_state_dict(load_file(str(file)), strict=False)
+        module.load_state_dict(load_tensors(file), strict=False)
 
 
 def load_whole(module: torch.nn.Module, file: Path, names: set[str], what: str, fix: str) -> None:
@@ -205,7 +206,7 @@ def build_without_weights(config: Any, model_class: Any, folder: Path, options: 
         model: Any = model_class.from_config(
             described,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=config.attention_or_eager,
             trust_remote_code=config.trust_remote_code,
         )
     model.tie_weights()  # making a parameter without memory unties it

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rlhf_core.data.manifest import MANIFEST, truncation
+from rlhf_core.data.manifest import digests, files_read, truncation
 from rlhf_core.models.modality import converted_model, embedded_model
 from rlhf_core.models.paths import is_run, model_folder, no_final_model, nothing_there, planned_model
 from rlhf_core.types.errors import ModelError
@@ -150,15 +150,10 @@ def weights_digest(path: str) -> str:
     same name are noticed; "" for a hub id or ``pocket``.
     """
     root = Path(model_folder(path)).expanduser()
-    files = sorted(f for f in root.rglob("*") if f.is_file()) if root.is_dir() else [root] if root.is_file() else []
-    digest = hashlib.sha256()
-    for file in files:
-        if file.suffix == ".md" or file.name == MANIFEST:
-            continue
-        digest.update(f"{file.relative_to(root) if file != root else file.name}\n".encode())
-        with file.open("rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
-    return digest.hexdigest()[:16] if files else ""
+    files = files_read(root) if root.is_dir() else [root] if root.is_file() else []
+    names = [file.relative_to(root) if file != root else file.name for file in files]
+    text = "".join(f"{name} {digest}\n" for name, digest in zip(names, digests(files)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if files else ""
 
 
 def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:

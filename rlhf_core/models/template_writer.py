@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_core.models.tool_templates import as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
-from rlhf_core.types.messages import Message, Tool
+from rlhf_core.types.messages import Message, Tool, content_of
 
 log = logging.getLogger("rlhf.models")
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|call|>", "<|return|>")
@@ -107,18 +107,20 @@ class TextEncoder:
         """How many placeholders stand in a text."""
         return sum(map(text.count, (*self._placeholders, _CUT))) if _NONCE in text else 0
 
-    def encode_filled(self, text: str) -> list[int]:
-        """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders."""
-        if _NONCE not in text:
+    def encode_filled(self, text: str, *, first: bool = True) -> list[int]:
+        """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders; not
+        ``first``: of what goes on after other text.
+        """
+        if first and _NONCE not in text:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
         ids: list[int] = []
         at, strip_left = 0, False
         for match in self._pattern.finditer(text) if self._pattern else ():
             token, lstrip, rstrip = self.specials[match[0]]
-            ids += self._run(text[at : match.start()], strip_left, lstrip, first=at == 0)
+            ids += self._run(text[at : match.start()], strip_left, lstrip, first=first and at == 0)
             ids.append(token)
             at, strip_left = match.end(), rstrip
-        return [*ids, *self._run(text[at:], strip_left, False, first=at == 0)]
+        return [*ids, *self._run(text[at:], strip_left, False, first=first and at == 0)]
 
     def _run(self, text: str, strip_left: bool, strip_right: bool, *, first: bool) -> list[int]:
         """Token ids of what stands between two special tokens, which may take the blanks beside them."""
@@ -293,6 +295,18 @@ class TemplateWriter:
             return ""
         header = answered.removeprefix(prompted).partition(MARK)[0]
         return header if prompted == bare and answered.startswith(prompted) and header.strip() else ""
+
+
+_THOUGHT = re.compile(r"</?think>")
+
+
+def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = True) -> bool:
+    """Whether all text of a turn stands in what the template makes of it; ``blanks``: those inside it, too."""
+    for part in (*_THOUGHT.split(content_of(turn)), turn.get("reasoning") or ""):
+        text = writer.text.guard(part.strip())
+        if (text if blanks else "".join(text.split())) not in body:
+            return False
+    return True
 
 
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:

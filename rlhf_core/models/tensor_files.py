@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import torch
 
+from rlhf_core.types.errors import ModelError, TrainingDiverged
+
 Weights = Mapping[str, torch.Tensor]
 
 
@@ -64,17 +66,74 @@ def like(weights: Weights, name: str) -> torch.Tensor:
     return weights[name]
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity: one pass, and no copy but of types of one byte."""
+    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+        return True
+    values = tensor.detach() if tensor.element_size() > 1 else tensor.detach().float()
+    return bool(torch.isfinite(torch.stack(torch.aminmax(values))).all())
+
+
+def check_finite(weights: Weights, path: str) -> None:
+    """Refuse loaded weights with NaN or infinity, which fused kernels may hide in fluent text.
+
+    Args:
+        weights: name -> tensor of any shape, such as a module's ``state_dict()``.
+        path: what they were loaded from.
+
+    Raises:
+        ModelError: names the first such weight.
+    """
+    for name, tensor in weights.items():
+        if not is_finite(tensor):
+            raise ModelError(
+                f"the weight '{name}' of '{path}' holds NaN or infinity",
+                why="the file is damaged, or the training that wrote it had diverged",
+                fix="copy or download it again, or take an earlier checkpoint",
+            )
+
+
+def load_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a safetensors file, on the CPU; refused as by :func:`check_finite`."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(file))
+    check_finite(tensors, str(file))
+    return tensors
+
+
+def finite(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that is going to be written.
+
+    Raises:
+        TrainingDiverged: it holds NaN or infinity.
+    """
+    if not is_finite(tensor):
+        raise TrainingDiverged(
+            f"the weight '{name}' holds NaN or infinity, and is not saved",
+            why="the last update made it so: its gradient was finite, the step it took was not",
+            fix="lower trainer.optimizer.learning_rate; the last checkpoint is finite",
+        )
+    return tensor
+
+
 TYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.int16: "I16",
+    torch.uint16: "U16",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
     torch.int32: "I32",
+    torch.uint32: "U32",
     torch.float32: "F32",
+    torch.complex64: "C64",
     torch.float64: "F64",
     torch.int64: "I64",
+    torch.uint64: "U64",
 }
 """In the order of the format's alignment; in a file the last ones come first, and names in order within a type."""
 _RANK = {dtype: place for place, dtype in enumerate(TYPES)}
@@ -102,11 +161,6 @@ def entries(weights: Mapping[str, torch.Tensor], names: Iterable[str]) -> list[T
     return [TensorEntry(name, like(weights, name), lambda name=name: weights[name]) for name in names]
 
 
-def can_write(tensors: Iterable[TensorEntry]) -> bool:
-    """Whether every tensor has a type that is known here."""
-    return all(tensor.like.dtype in TYPES for tensor in tensors)
-
-
 def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
     """Write one file; of the values one is in memory at a time."""
     ordered = sorted(tensors, key=lambda tensor: (-_RANK[tensor.like.dtype], tensor.name.encode()))
@@ -121,7 +175,7 @@ def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[
     with file.open("wb") as target:
         target.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
-            value = tensor.value().detach().cpu().contiguous()
+            value = finite(tensor.name, tensor.value()).detach().cpu().contiguous()
             if value.shape != tensor.like.shape or value.dtype != tensor.like.dtype:
                 raise ValueError(
                     f"'{tensor.name}' was to be {list(tensor.like.shape)} of {tensor.like.dtype}, "
@@ -132,13 +186,7 @@ def write_tensors(file: Path, tensors: Iterable[TensorEntry], metadata: Mapping[
 
 def save_named(weights: Mapping[str, torch.Tensor], names: Iterable[str], file: Path) -> None:
     """Write some weights into one file."""
-    tensors = entries(weights, names)
-    if can_write(tensors):
-        write_tensors(file, tensors)
-        return
-    from safetensors.torch import save_file
-
-    save_file({t.name: t.value().detach().cpu().contiguous() for t in tensors}, str(file))
+    write_tensors(file, entries(weights, names))
 
 
 def write_model_files(folder: Path, tensors: Sequence[TensorEntry], shard_bytes: int = SHARD_BYTES) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.plugins.entry_points import distribution_of
 from rlhf_core.plugins.validation import explain_invalid
-from rlhf_core.types.errors import ConfigError, PluginError, RlhfError
+from rlhf_core.types.errors import ConfigError, PluginError, RlhfError, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.context import BuildContext
@@ -26,6 +26,10 @@ class Config(BaseModel):
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Settings of related components that would have no effect here -> why; they are refused with that reason."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset()
+    """Settings that name files which a run writes, or that may change: others that name one are compared when the run
+    goes on."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: str = "", registry: Any = None) -> Self:
@@ -47,7 +51,8 @@ class Config(BaseModel):
         Raises:
             ConfigError: none has.
         """
-        changed = _allowed(self)
+        allowed = {"unsafe_local_execution": True}
+        changed = updated(self, lambda part: allowed if allowed.keys() <= type(part).model_fields.keys() else {})
         if changed is self:
             raise ConfigError(
                 "--unsafe-local-execution has no effect", why="nothing here runs programs", fix="leave it out"
@@ -185,19 +190,16 @@ class ComponentConfig(Config):
         """
 
 
-def _allowed(value: Any) -> Any:
-    """``value`` with ``unsafe_local_execution`` set wherever there is one; itself where there is none."""
+def updated(value: Any, update: Callable[[Config], Mapping[str, Any]]) -> Any:
+    """``value`` with every Config in it updated by what ``update`` says of it; a Config without a change is itself."""
     if isinstance(value, Config):
-        parts: dict[str, Any] = {k: _allowed(getattr(value, k)) for k in type(value).model_fields}
-        changed = {k: v for k, v in parts.items() if v is not getattr(value, k)}
-        changed |= {"unsafe_local_execution": True} if "unsafe_local_execution" in parts else {}
+        parts: dict[str, Any] = {k: updated(getattr(value, k), update) for k in type(value).model_fields}
+        changed = {k: v for k, v in parts.items() if v != getattr(value, k)} | dict(update(value))
         return value.model_copy(update=changed) if changed else value
     if isinstance(value, dict):
-        parts = {k: _allowed(v) for k, v in cast("dict[str, Any]", value).items()}
-        return parts if any(v is not value[k] for k, v in parts.items()) else value
+        return {k: updated(v, update) for k, v in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        many = [_allowed(one) for one in cast("Sequence[Any]", value)]
-        return type(value)(many) if any(a is not b for a, b in zip(many, cast("Sequence[Any]", value))) else value
+        return type(value)(updated(one, update) for one in cast("Sequence[Any]", value))
     return value
 
 
@@ -214,9 +216,7 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
     except (RlhfError, KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:
-        raise _broken(cls, f"{type(error).__name__}: {error}", "install what is missing, or correct the string") from (
-            error
-        )
+        raise _broken(cls, error_text(error), "install what is missing, or correct the string") from (error)
     if not callable(target):
         raise _broken(cls, f"it is a {type(target).__name__}", "name a class, or a function that returns the component")
     return target

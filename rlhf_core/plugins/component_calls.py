@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core.types.errors import ComponentError, DeadlineExceeded, RlhfError, StopRun
+from rlhf_core.types.errors import ComponentError, DeadlineExceeded, RlhfError, StopRun, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.plugins.component import ComponentConfig, DeadlineSettings
@@ -64,7 +64,7 @@ def component_error(label: str, method: str, error: BaseException) -> ComponentE
     frames = traceback.extract_tb(error.__traceback__)
     line = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     return ComponentError(
-        f"{method} of {label} raised {type(error).__name__}: {error}",
+        f"{method} of {label} raised {error_text(error)}",
         where=line,
         fix="fix the plugin, or choose another; `rlhf --debug ...` and failure.json of the run show the traceback",
     )

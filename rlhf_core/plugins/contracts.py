@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_core.plugins.component_calls import component_errors, label_of, time_limit
 from rlhf_core.plugins.protocols import ReportsProgress, RewardModel, RolloutEngine, TurnStream
-from rlhf_core.types.errors import PluginError
+from rlhf_core.types.errors import PluginError, error_text
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import (
     Advantages,
@@ -60,7 +60,7 @@ class CheckedReward:
                 answer: Any = self.reward.score(list(samples))
                 scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
             except (Exception, SystemExit) as error:
-                text = f"{type(error).__name__}: {error}{raising_line(error)}"
+                text = f"{error_text(error)}{raising_line(error)}"
                 return [Score.failed(ScoreStatus.ERROR, text)] * len(samples)
         if not isinstance(scores, list):
             raise contract_error(self.label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")

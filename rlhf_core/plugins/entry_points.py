@@ -8,14 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core._version import __version__
 from rlhf_core.plugins.component_calls import StageTimeout
-from rlhf_core.types.errors import ConfigError, PluginError, UserError
+from rlhf_core.types.errors import ConfigError, PluginError, UserError, error_text
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -51,7 +51,7 @@ def stored_names() -> list[str]:
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"the list of disabled plugins '{path}' cannot be read",
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="correct or remove that file",
         ) from error
 
@@ -154,11 +154,12 @@ def foreign_code(
         UserError: the code inside raised anything.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # stdout may be a command's JSON
+            yield
     except (KeyboardInterrupt, StageTimeout):
         raise
     except BaseException as error:
-        raise refusal(f"{what}: {type(error).__name__}: {error}", where=where, fix=fix) from error
+        raise refusal(f"{what}: {error_text(error)}", where=where, fix=fix) from error
 
 
 def load_entry(entry: Entry, what: str, fix: str, load: Callable[[], Any] | None = None) -> Any:

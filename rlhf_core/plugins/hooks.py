@@ -17,7 +17,7 @@ import pluggy
 
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.entry_points import Entry, entries_of, foreign_code, load_entry, normalise
-from rlhf_core.types.errors import PluginError, RlhfError, StopRun, did_you_mean
+from rlhf_core.types.errors import PluginError, RlhfError, StopRun, did_you_mean, error_text
 from rlhf_core.types.frozen import frozen
 from rlhf_core.types.rollouts import Rollout, Score
 
@@ -235,13 +235,13 @@ class HookBus:
     def _failed(self, listener: str, key: str, error: BaseException) -> None:
         if self.strict:
             raise PluginError(
-                f"{listener} raised {type(error).__name__}: {error}",
+                f"{listener} raised {error_text(error)}",
                 fix="fix the plugin, disable it, or drop --strict-plugins",
             ) from error
         self.errors[key] += 1
         if self.errors[key] > 1:
             return
-        text = f"{listener} raised {type(error).__name__}: {error}"
+        text = f"{listener} raised {error_text(error)}"
         if self.reports:
             log.warning("%s (later ones are only counted)", text, exc_info=error)
         else:
@@ -270,7 +270,7 @@ class HookBus:
                 code: Any = impl.function(**({"event": event} if impl.argnames else {}))
             except (Exception, SystemExit) as error:
                 raise RlhfError(
-                    f"{label} raised {type(error).__name__}: {error}",
+                    f"{label} raised {error_text(error)}",
                     fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
                 ) from error
             if code is not None:
@@ -291,7 +291,7 @@ def load_hooks(
     *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
 ) -> HookBus:
     """Import hook plugins; one that cannot be used is counted and a warning, or an error if ``strict``."""
-    bus = HookBus(new_manager(), strict, enabled, reports=reports)
+    bus = HookBus(HookManager(), strict, enabled, reports=reports)
     for entry in hook_points(disabled) if enabled else ():
         try:
             register(bus.manager, entry)
@@ -334,11 +334,6 @@ def _hook_problem(function: Any, name: str, options: Any) -> str:
     known = pluggy.HookImpl(None, name, getattr(Specs, hook), options).argnames
     unknown = set(pluggy.HookImpl(None, name, function, options).argnames) - set(known)
     return f"it asks for {', '.join(sorted(unknown))}; it gets {', '.join(known)}" if unknown else ""
-
-
-def new_manager() -> HookManager:
-    """A manager that knows the specifications and no plugin."""
-    return HookManager()
 
 
 def hook_points(disabled: Sequence[str] = ()) -> list[Entry]:

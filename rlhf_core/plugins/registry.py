@@ -13,10 +13,10 @@ from rlhf_core.plugins.entry_points import (
     Entry,
     brought_by,
     disabled_distributions,
+    entries_of,
     load_entry,
     normalise,
     required_distributions,
-    scan,
 )
 from rlhf_core.types.errors import PluginError, did_you_mean
 
@@ -83,11 +83,7 @@ class Registry:
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Entry]]:
-        entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
-        for entry in scan():
-            if entry.point.group.startswith("rlhf.") and entry.kind in entries and self._enabled(entry):
-                entries[entry.kind].append(entry)
-        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
+        return {kind: [*filter(self._enabled, entries_of(f"rlhf.{kind}"))] for kind in KINDS}
 
     def _enabled(self, entry: Entry) -> bool:
         if entry.distribution == CORE:
@@ -184,7 +180,8 @@ class Registry:
     def _unknown(self, kind: str, name: str) -> PluginError:
         known = sorted({e.name for e in self._by_kind[kind]})
         others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
-        fix = did_you_mean(name, known) or f"pip install the plugin with it; rlhf plugins list --kind {kind}"
+        begin = f"choose one of kind {kind}" if others else "pip install the plugin with it"
+        fix = did_you_mean(name, known) or f"{begin}; rlhf plugins list --kind {kind}"
         if not others and (distribution := brought_by(kind, name)):
             fix = f"pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
         if kind == "reward" and "verifier" in others:

@@ -61,17 +61,19 @@ def train(
     """
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
+    from rlhf_core.data.settings import spell_dataset
     from rlhf_core.python_api.config import config_of, read_once, registered
     from rlhf_core.python_api.launching import unchanged_process
-    from rlhf_core.runs.launch.run import plan_run
+    from rlhf_core.runs.launch.run import pinned, plan_run
 
     values = {"reward": reward, "loss": loss, "dataset": dataset}
     objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
     named = {slot: config_of(slot, objects[slot]) if slot in objects else values[slot] for slot in SLOTS}
+    named_rows = isinstance(dataset, str | Path)
     sections = {
         "trainer": _section(algo),
-        "model": _model(model),
-        "dataset": _dataset(named["dataset"]),
+        "model": _section(model, "path"),
+        "dataset": spell_dataset({"name": str(dataset)}) if named_rows else _section(named["dataset"]),
         **{slot: _section(value) for slot, value in (*named.items(), ("advantage", advantage)) if slot != "dataset"},
     }
     chosen = {slot: section for slot, section in sections.items() if section is not None}
@@ -79,7 +81,8 @@ def train(
     with unchanged_process(), registered(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {})).with_precision()
+        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {}))
+        resolved = pinned(resolved.with_precision())
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)
@@ -89,28 +92,11 @@ def _is_object(value: Any) -> bool:
     return value is not None and not isinstance(value, str | Path | Config)
 
 
-def _section(value: Any) -> dict[str, Any] | None:
-    """What YAML would say for a name or a Config."""
+def _section(value: Any, key: str = "name") -> dict[str, Any] | None:
+    """What YAML would say for a Config, or for what a setting ``key`` names."""
     if value is None:
         return None
-    if isinstance(value, ComponentConfig):
-        return {"name": value.name, **value.model_dump(exclude_unset=True)}
-    return {"name": str(value)}
-
-
-def _dataset(value: Any) -> dict[str, Any] | None:
-    from rlhf_core.data.settings import spell_dataset
-
-    if isinstance(value, str | Path):
-        return spell_dataset({"name": str(value)})
-    if isinstance(value, ComponentConfig):
-        return _section(value)
-    return value.model_dump(exclude_unset=True) if isinstance(value, Config) else None
-
-
-def _model(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, Run):
-        return {"path": str(value.model_path)}
     if isinstance(value, Config):
-        return value.model_dump(exclude_unset=True)
-    return None if value is None else {"path": str(value)}
+        named = {"name": value.name} if isinstance(value, ComponentConfig) else {}
+        return {**named, **value.model_dump(exclude_unset=True)}
+    return {key: str(value.model_path if isinstance(value, Run) else value)}

@@ -12,7 +12,7 @@ from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
-from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
+from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.context import BuildContext
@@ -21,6 +21,7 @@ from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.training.forward import ForwardOptions, allowed
+from rlhf_core.training.loop import record_trained
 from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")
@@ -49,10 +50,8 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     strategy, device = ctx.strategy, ctx.strategy.device
     tried_later = isinstance(strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
     policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
+    record_trained(ctx, policy)
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
-    if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
-        log.warning("%s", warning)
-
     encode = formatter.encode_prompt
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")

@@ -11,7 +11,7 @@ from rlhf_core.data.atomic import write_json
 from rlhf_core.data.held_out import FILE, trained_on
 from rlhf_core.plugins.component_calls import component_errors, label_for, label_of, set_label, time_limit
 from rlhf_core.plugins.registry import check_component
-from rlhf_core.types.errors import PluginError, RunDirError
+from rlhf_core.types.errors import PluginError, RunDirError, error_text
 
 if TYPE_CHECKING:
     from rlhf_core.data.datasets import Datasets
@@ -156,7 +156,7 @@ class ComponentSet:
                     with time_limit("close", f"close() of {entry.label}"):
                         close()
             except (Exception, SystemExit) as error:
-                log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)
+                log.warning("%s failed to close: %s", entry.label, error_text(error))
 
 
 def register_sources(datasets: Datasets, ctx: BuildContext) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.held_out import ancestors, read_rows
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.types.errors import RunDirError, did_you_mean
+from rlhf_core.types.errors import RunDirError, did_you_mean, error_text
 
 TRIES = 20
 """A reader holds the lock for an instant; only a run holds it for longer."""
@@ -103,11 +103,10 @@ class StoredRun:
     def seen_in_training(self, tested: StoredRun) -> SeenPrompts:
         """What this run, or one that its model comes from, was trained on of the prompts that ``tested`` holds out."""
         rows = read_rows(tested.path)
-        if rows is None:
-            return SeenPrompts(0, 0, ())
-        trained = [run for run in ancestors(str(self.path)) if run.train & rows.heldout]
-        seen = rows.heldout & frozenset[str]().union(*(run.train for run in trained))
-        return SeenPrompts(len(seen), len(rows.heldout), tuple(run.run.name for run in trained))
+        heldout = frozenset[str]() if rows is None else rows.heldout
+        trained = [run for run in ancestors(str(self.path)) if run.train & heldout]
+        seen = heldout.intersection(frozenset[str]().union(*(run.train for run in trained)))
+        return SeenPrompts(len(seen), len(heldout), tuple(run.run.name for run in trained))
 
     @property
     def status(self) -> str:
@@ -169,19 +168,24 @@ def read_run(path: Path) -> StoredRun:
     """Read one run directory."""
     try:
         summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
-        rows = tuple(read_jsonl(path / "metrics.jsonl"))
+        rows = tuple({**row, "step": int(row["step"])} for row in read_jsonl(path / "metrics.jsonl"))
         plan = Plan.read(path / "plan.json")
     except RunDirError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(
             f"run '{path}' cannot be read",
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged",
         ) from error
-    saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
-    return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+    return StoredRun(path, plan, summary, failure, rows, tuple(saved_steps(path)))
+
+
+def saved_steps(path: Path) -> list[int]:
+    """Steps of which a run directory has a checkpoint, ascending."""
+    saved = [folder.name.removeprefix("step-") for folder in (path / "checkpoints").glob("step-*")]
+    return sorted(int(step) for step in saved if step.isdigit())
 
 
 def _json(path: Path) -> Mapping[str, Any] | None:
-    return json.loads(path.read_text()) if path.is_file() else None
+    return {**json.loads(path.read_text())} if path.is_file() else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import yaml
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import TEMPORARY, write_json, write_text
-from rlhf_core.data.jsonl import JsonlFile
-from rlhf_core.types.errors import RunDirError, disk_error
+from rlhf_core.data.jsonl import JsonlFile, begins_with
+from rlhf_core.types.errors import RunDirError, disk_error, error_text
 
+log = logging.getLogger("rlhf")
 STREAMS = ("metrics", "trace", "samples")
 WRITTEN = (
     "config.yaml",
@@ -77,16 +79,39 @@ class RunDir:
         write_json(self.path / "environment.json", environment)
         write_json(self.plan, plan.to_json())
 
-    def open_streams(self, offsets: Mapping[str, int] | None) -> None:
-        """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty)."""
+    def open_streams(self, offsets: Mapping[str, Sequence[Any]] | None) -> None:
+        """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty).
+
+        Raises:
+            RunDirError: the metrics are not what they were at the checkpoint; traces and samples begin anew instead.
+        """
+        kept = {name: int(offset[0]) for name, offset in (offsets or {}).items()}
+        for name, offset in (offsets or {}).items():
+            if not begins_with(self.path / f"{name}.jsonl", offset):
+                kept[name] = self._begun_anew(name, kept[name])
         self.failure.unlink(missing_ok=True)
         self.summary.unlink(missing_ok=True)
         for name in STREAMS:
-            keep = 0 if offsets is None else int(offsets.get(name, 0))
-            self.streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
+            self.streams[name] = JsonlFile(self.path / f"{name}.jsonl", kept.get(name, 0))
 
-    def offsets(self) -> dict[str, int]:
-        """Durable length of each stream."""
+    def _begun_anew(self, name: str, written: int) -> int:
+        """Set a stream aside that lost what a checkpoint counts on; it begins anew, with no bytes."""
+        file = self.path / f"{name}.jsonl"
+        what = f"'{file}' no longer begins with the {written} bytes that it held at the checkpoint"
+        if name == "metrics":
+            raise RunDirError(
+                what,
+                why="it was deleted, cut or edited, and the run's summary is made of it",
+                fix=f"put the file back, or start a new run from the model of a checkpoint: {self.checkpoints}",
+            )
+        place = file.with_suffix(".damaged.jsonl")
+        if file.exists():
+            file.rename(place)
+        log.warning("%s: it begins anew%s", what, f"; what is there is kept as '{place}'" if place.exists() else "")
+        return 0
+
+    def offsets(self) -> dict[str, tuple[int, str]]:
+        """Durable length of each stream, and hash of it."""
         return {name: stream.offset() for name, stream in self.streams.items()}
 
     def record_failure(self, status: str, error: BaseException) -> None:
@@ -94,7 +119,7 @@ class RunDir:
         if not self.failure.exists() and not self.summary.exists():
             with contextlib.suppress(RunDirError):  # a full disk has been reported already
                 lines = traceback.format_exception(error)
-                row = {"status": status, "error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
+                row = {"status": status, "error": error_text(error), "traceback": "".join(lines)}
                 write_json(self.failure, row)
 
     def begun(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.distributed.alone import alone
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.component_calls import Watchdog, time_limit
@@ -78,14 +79,14 @@ class RunSession:
         if self.main:
             self.dir.clean_partials()
         checkpoint = self.checkpoints.latest() if self.resuming else None
-        if self.main:
-            self.dir.open_streams(checkpoint.state["offsets"] if checkpoint else None)
-            if not checkpoint:
-                rows = [{"part": part, **facts} for part, facts in self.plan.conditions.items()]
-                self.trace(0, "plan", rows)
+        with alone(self.strategy, "opening the run's records"):
+            if self.main:
+                self.dir.open_streams(checkpoint.state["offsets"] if checkpoint else None)
         if checkpoint:
             self.counts.clear()
             self.counts.update(checkpoint.state["counts"])
+        else:
+            self.trace(0, "plan", [{"part": part, **facts} for part, facts in self.plan.conditions.items()])
         self._open = True
         self.hooks.fire("rlhf_run_start", hk.RunStart(self.dir.path, self.plan.to_json()))
         return checkpoint

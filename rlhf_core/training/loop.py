@@ -187,6 +187,14 @@ class _StepsOfCaller:
         )
 
 
+def record_trained(ctx: BuildContext, policy: LoadedModel) -> None:
+    """Keep in the summary how many parameters LoRA trains in each kind of layer."""
+    if ctx.config.model.lora is not None:
+        from rlhf_core.models.adapters import trained_parts
+
+        ctx.report["lora"] = trained_parts(policy.model)
+
+
 def load_trained_policy(ctx: BuildContext) -> LoadedModel:
     """Load the model that the run trains, on the strategy's device; it computes in the run's ``trainer.precision``.
 
@@ -205,4 +213,5 @@ def load_trained_policy(ctx: BuildContext) -> LoadedModel:
     if not has_meta_weights(policy.model):
         policy.model.to(device)
     set_precision(policy.model, precision_of(ctx.config))
+    record_trained(ctx, policy)
     return policy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -99,6 +99,27 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 3, prefix: str = 
     """
     near = difflib.get_close_matches(name, [k for k in known if denies(k) or not denies(name)], n=limit, cutoff=0.6)
     return f"did you mean {' or '.join(repr(prefix + n) for n in near)}?" if near else ""
+
+
+def bullets(rows: Sequence[str], most: int = 8) -> str:
+    """Rows of an error's text, each on a line of its own; those beyond ``most`` are counted."""
+    more = [f"and {len(rows) - most} more"] if len(rows) > most else []
+    return "".join(f"\n  - {row}" for row in (*rows[:most], *more))
+
+
+def error_text(error: BaseException) -> str:
+    """An exception's class and message, whatever its ``__str__`` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} without a message"
+
+
+def error_line(error: BaseException) -> str:
+    """An exception's class and the first line of its message, for errors of libraries that explain at length."""
+    name, _, message = error_text(error).partition(": ")
+    lines = message.strip().splitlines()
+    return f"{name}: {lines[0][:300]}" if lines else name
 
 
 def disk_error(path: Path, error: Exception) -> RunDirError:

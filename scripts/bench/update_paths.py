@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 from rlhf_core.models.layers.matmul import use_matmul_backend
-from rlhf_core.models.load import load_policy, wake_checkpointing
+from rlhf_core.models.load import load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.training.forward import ALL, PLAIN, ForwardOptions, completion_logprobs, structure
 

@@ -29,7 +29,9 @@ def names(kind: str, distribution: str = "rlhf-") -> Iterator[str]:
 def keeps_reference(algorithm: str) -> bool:
     """Whether the plan of the algorithm's defaults holds a frozen copy of the policy."""
     user = {"trainer": {"name": algorithm}, "model": {"path": "MODEL"}, "dataset": {"name": "jsonl", "path": "FILE"}}
-    return resolve(Registry(disabled=()), sugar=user).keeps_copy
+    from rlhf_plugin_preflight.dry_run.look import keeps_reference as keeps
+
+    return keeps(resolve(Registry(disabled=()), sugar=user))
 
 
 def listed(components: Iterator[str]) -> str:

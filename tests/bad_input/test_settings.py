@@ -188,6 +188,10 @@ def test_an_algorithm_is_understood_however_it_is_written(tmp_path: Path) -> Non
     assert (config.trainer.name, config.reward.name) == ("dr_grpo", "ensemble")
     assert resolve(registry, files=[file], sugar={"trainer": "grpo"}).trainer.name == "grpo"
     assert resolve(registry, files=[file], settings=["algo=rloo"]).trainer.name == "rloo"
+    (tmp_path / "more.yaml").write_text("model: pocket\nalgo: [grpo]\n")
+    assert resolve(registry, files=[file], settings=["model=a/b", "model.lora.r=4"]).model.path == "a/b"
+    with pytest.raises(ConfigError, match="is not the name of an algorithm"):
+        resolve(registry, files=[tmp_path / "more.yaml"])
     with pytest.raises(ConfigError, match="algo dpo and trainer grpo are both given"):
         resolve(registry, settings=["algo=dpo", "trainer=grpo"])
 

@@ -42,6 +42,18 @@ def test_a_yaml_text_that_grows_without_end_is_refused_at_once(tmp_path: Path, t
         parse_settings([f"trainer={text if text[0] == '[' else '&a [*a]'}"])
 
 
+@pytest.mark.parametrize(
+    "value", ["9" * 5000, "0x" + "f" * 5000, "1" + ":59" * 3000, "2001-99-99", "!!int ''", "!!bool x", "!!timestamp x"]
+)
+def test_a_value_that_yaml_cannot_make_is_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "run.yaml").write_text(f"seed: {value}")
+    with pytest.raises(ConfigError, match=r"run\.yaml' is not valid YAML") as caught:
+        read_yaml(tmp_path / "run.yaml")
+    assert "a value cannot be read" in str(caught.value)
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        parse_settings([f"seed={value}"])
+
+
 @given(values)
 def test_other_texts_say_what_they_say_to_yaml(value: Any) -> None:
     assert load_yaml(yaml.safe_dump(value)) == value

@@ -246,6 +246,27 @@ def test_hub_reads_local_copies(
             datasets(name="hub", path=path, split="validation").prompts("train")
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv", "A.TSV"])
+def test_tables_are_read_by_the_ending_of_their_name(
+    datasets: Make, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets as hub
+
+    monkeypatch.setattr(hub.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    mark = "\t" if "tsv" in name.lower() else ","
+    text = f"prompt{mark}answer\none, two{mark}5\n".replace("one, two", '"one, two"').encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    loaded = datasets(name=str(tmp_path / name), heldout_fraction=0)
+    assert [(p.text, p.answer) for p in loaded.prompts("train")] == [("one, two", "5")]
+
+
+def test_a_file_whose_name_does_not_say_what_it_holds_is_refused(datasets: Make, tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("prompt,answer\n1,2\n")
+    with pytest.raises(DatasetError, match=r"nothing says what the file '.*rows' holds") as caught:
+        datasets(name=str(tmp_path / "rows")).prompts("train")
+    assert ".csv" in caught.value.fix
+
+
 def test_gold_stays_with_its_source(datasets: Make) -> None:
     loaded = datasets(name="pocket", subset="assistant", prompt_template="Please: {prompt}")
     prompt = loaded.prompts("heldout")[0]

@@ -107,7 +107,7 @@ def test_an_offline_run_draws_evaluates_and_resumes_by_source(
     (run / "summary.json").unlink()  # as if killed at the very end
     capsys.readouterr()
     assert rlhf("train", "--resume", run) == 2
-    assert "dataset changed since the checkpoint" in capsys.readouterr().err
+    assert "a.jsonl is not what it was" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -132,4 +132,4 @@ def test_an_online_run_evaluates_by_source(write: Write, tmp_path: Path, capsys:
     (run / "summary.json").unlink()  # as if killed at the very end
     capsys.readouterr()
     assert rlhf("train", "--resume", run) == 2
-    assert "held-out prompts changed since the checkpoint" in capsys.readouterr().err
+    assert "b_held.jsonl is not what it was" in capsys.readouterr().err

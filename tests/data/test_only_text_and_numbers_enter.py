@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Mapping
@@ -70,6 +71,15 @@ def test_a_file_with_such_a_value_is_refused_with_its_place(tmp_path: Path, valu
         assert len(broken) == 1
 
 
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"rows.jsonl{ending}"
+    data = b"".join(json.dumps(GOOD).encode() + b"\n" for _ in range(9000)) + b'{"prompt": "caf\xe9"}\n'
+    file.write_bytes(gzip.compress(data) if ending else data)
+    with pytest.raises(DatasetError, match="line 9001 cannot be read"):
+        read_rows(str(file))
+
+
 def pairs(tmp_path: Path, rows: list[dict[str, Any]], source: str) -> Any:
     if source == "parquet":
         import pyarrow
@@ -88,7 +98,7 @@ def pairs(tmp_path: Path, rows: list[dict[str, Any]], source: str) -> Any:
 
 
 @pytest.mark.parametrize("source", ["jsonl", "parquet", "hub"])
-@pytest.mark.parametrize("margin", [math.nan, math.inf, "nan", "1e999", "-inf"])
+@pytest.mark.parametrize("margin", [math.nan, math.inf, "nan", "1e999", "-inf", 1e308, -4e38])
 def test_a_margin_that_is_not_finite_is_refused_from_every_source(tmp_path: Path, source: str, margin: Any) -> None:
     rows = [{**GOOD, "margin": "1" if isinstance(margin, str) else 1.0}, {**GOOD, "prompt": "3?", "margin": margin}]
     with pytest.raises(DatasetError, match=r"(margin|not JSON|cannot be loaded)[\s\S]*"):

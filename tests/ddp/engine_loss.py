@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.hooks import HookBus, HookManager
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.rollouts import EngineUnavailable, Rollout, RolloutRequest, SamplingParams
@@ -180,7 +180,7 @@ def stay_joined(strategy: AcceleratedStrategy) -> None:
 
 def run(case: Case, folder: Path) -> None:
     """Train."""
-    registry, bus = Registry(disabled=()), HookBus(new_manager())
+    registry, bus = Registry(disabled=()), HookBus(HookManager())
     registry.add("rollout", "failing", f"{__name__}:FailingConfig", distribution="pytest")
     registry.add("reward", "letters", f"{__name__}:LettersConfig", distribution="pytest")
     registry.add("benchmark", "asking", f"{__name__}:AskingConfig", distribution="pytest")

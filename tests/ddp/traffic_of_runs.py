@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf_core.config.load import validate
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.hooks import HookBus, HookManager
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.process_end import hard_exit
 from rlhf_core.runs.launch.run import plan_run, run_plan
@@ -85,7 +85,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def train(settings: dict[str, Any], folder: Path, ranks: int) -> None:
     """One of the runs, by this process or this rank."""
-    registry, bus = Registry(disabled=()), HookBus(new_manager())
+    registry, bus = Registry(disabled=()), HookBus(HookManager())
     config = validate(registry, settings)
     run_plan(plan_run(registry, bus, config, ranks), config, registry, bus, folder, resume=False)
 

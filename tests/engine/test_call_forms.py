@@ -131,6 +131,11 @@ def test_every_form_is_read_from_xml_for_each_of_its_values() -> None:
         ({"type": "array"}, '["True", true]', ["True", True]),
         ({"enum": ["1", "2"]}, "1", "1"),
         ({"enum": [1, 2]}, "1", 1),
+        ({"type": "array"}, "[True, None, 'a']", [True, None, "a"]),
+        ({"type": "object"}, "{'a': {'b': False}}", {"a": {"b": False}}),
+        (TEXT, "['a']", "['a']"),
+        ({"type": "integer", "nullable": True}, "null", None),
+        ({"type": "array", "items": {"enum": ["a"], "nullable": True}}, '["a", null]', ["a", None]),
     ):
         tools = read_tools([{"name": "f", "parameters": {"type": "object", "properties": {"x": form}}}], "test")
         text = f"<tool_call><function=f><parameter=x>{text}</parameter></function></tool_call>"
@@ -171,6 +176,14 @@ def test_the_order_of_keys_never_matters(name: str, call: dict[str, Any]) -> Non
         text = json.dumps({key: call[key] for key in keys})
         (read,) = parse_turn(format_named(name), around(name, text), TOOLS).calls
         assert (read.name, dict(read.arguments), read.error) == ("f", {"d": "a"}, "")
+
+
+@pytest.mark.parametrize("name", [f for f in FORMATS if f != "qwen_xml"])
+@pytest.mark.parametrize("key", ["input", "args", "d"])
+def test_a_call_whose_arguments_stand_elsewhere_does_not_run_without_them(name: str, key: str) -> None:
+    text = json.dumps({"name": "f", key: {"d": "a"}})
+    (read,) = parse_turn(format_named(name), around(name, text), TOOLS).calls
+    assert read.error == f"the call has no \"arguments\", but '{key}'"
 
 
 @pytest.mark.parametrize("text", ["{0}", "[{0}]", "```json\n{0}\n```", "```\n[{0}, {0}]\n```", "{0}; {0}", "{0}\n{0}"])

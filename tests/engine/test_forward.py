@@ -214,7 +214,7 @@ def test_a_packed_model_still_takes_a_mask(new_model: Any) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_gradient_checkpointing_changes_no_gradient(model: Any, packed: bool) -> None:
-    from rlhf_core.models.load import wake_checkpointing
+    from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 
     _, want = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0, packed=packed)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -234,7 +234,7 @@ def test_packing_can_be_insisted_on(model: Any) -> None:
 
 
 def test_sharing_without_packing_is_off_under_checkpointing(model: Any, caplog: pytest.LogCaptureFixture) -> None:
-    from rlhf_core.models.load import wake_checkpointing
+    from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wake_checkpointing(model)

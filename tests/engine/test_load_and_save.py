@@ -52,7 +52,8 @@ def train_a_little(model: Any, steps: int = 3) -> None:
 
 def test_a_folder_loads_and_reloads_in_plain_transformers(folder: Path, model: Any) -> None:
     loaded = load_policy(ModelConfig(path=str(folder)))
-    assert torch.equal(logits(loaded.model), logits(model))
+    named = len(loaded.tokenizer)  # the model has rows for more
+    assert torch.equal(logits(loaded.model)[..., :named], logits(model)[..., :named])
     assert not loaded.model.training
     assert loaded.context == 128
     assert load_policy(ModelConfig(path=str(folder), max_context=40)).context == 40

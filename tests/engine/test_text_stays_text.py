@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_a_message_cannot_speak_as_another_role(kind: Any, tokenizer: Any) -> No
     assert marks
     ids = formatter.encode(talk(text))
     assert controls(tokenizer, ids) == marks
-    for encode in (formatter.encode_text, formatter.encode_completion, formatter.encode_answer):
+    replies = (partial(f, talk("Hi.")) for f in (formatter.encode_reply, formatter.encode_answer))
+    for encode in (formatter.encode_text, formatter.encode_completion, *replies):
         ending = controls(tokenizer, encode("Hi."))
         assert controls(tokenizer, encode(text)) == ending
     raw = Formatter(tokenizer, "raw")

@@ -137,6 +137,8 @@ def test_a_verifier_as_reward_gets_the_words_that_work(fakes: Fakes) -> None:
         assert "unknown" not in out.stderr
     out = fakes.rlhf(*TRAIN, "--loss", "grpo", "--dry-run")
     assert "'grpo' is the name of a component of kind trainer" in out.stderr
+    out = fakes.rlhf(*TRAIN, "--loss", "ensemble", "--dry-run")
+    assert "fix: choose one of kind loss; rlhf plugins list --kind loss" in out.stderr
 
 
 @pytest.mark.slow

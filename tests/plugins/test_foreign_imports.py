@@ -11,7 +11,9 @@ import pytest
 from rlhf_core.config import ConfigError, PluginError
 from rlhf_core.plugins.component_calls import StageTimeout
 from rlhf_core.plugins.entry_points import foreign_code, scan
-from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.hooks import HookBus, HookManager, RunEnd, hookimpl
+from rlhf_core.runs.launch.run import _closed
+from rlhf_core.runs.run_dir import RunDir
 
 from .conftest import ROOT, Fakes
 
@@ -27,7 +29,13 @@ COMMANDS = (
     ("doctor",),
     ("no-such-command",),
 )
-ENDINGS = ("sys.exit('that is all')", "raise BaseException('that is all')", "raise GeneratorExit", "os.kill(0, 'x')")
+ENDINGS = (
+    "sys.exit('that is all')",
+    "raise BaseException('that is all')",
+    "raise GeneratorExit",
+    "os.kill(0, 'x')",
+    "raise type('Unprintable', (Exception,), {'__str__': lambda self: 1 / 0})",
+)
 
 
 def one_of_every_group(fakes: Fakes, code: str, requires: str = "") -> list[str]:
@@ -62,6 +70,14 @@ def test_a_selected_component_that_ends_the_process_is_named(fakes: Fakes, endin
     assert out.returncode == 2
     assert "loss 'sick' cannot be loaded" in out.stderr
     assert "sick-loss 3.1" in out.stderr
+
+
+def test_what_a_module_prints_stays_out_of_a_commands_json(fakes: Fakes) -> None:
+    fakes.add("loud-hook", "[rlhf]\nloud = loud_hook:thing\n", "print('hello')\nclass thing: ...\n")
+    out = fakes.rlhf(*TRAIN, "--json")
+    assert out.returncode == 0, out.stderr
+    assert "config" in json.loads(out.stdout)
+    assert "hello" in out.stderr
 
 
 @pytest.mark.parametrize("passing", [KeyboardInterrupt(), StageTimeout.__new__(StageTimeout)])
@@ -143,7 +159,7 @@ def test_one_wrong_hook_leaves_the_others_of_its_object_on(fakes: Fakes, wrong: 
 
     namespace: dict[str, object] = {}
     exec(HOOKS.format(wrong=wrong), namespace)
-    manager = hooks.new_manager()
+    manager = hooks.HookManager()
     with pytest.raises(TypeError) as caught:
         hooks.register_plugin(manager, namespace["hooks"], "acme/hooks")
     assert str(caught.value).startswith(WRONG[wrong])
@@ -164,9 +180,24 @@ def test_a_misspelled_hook_is_said_and_its_neighbour_is_called(fakes: Fakes, cap
 
 
 def test_a_hook_that_ends_the_process_is_one_that_failed() -> None:
-    bus = HookBus(new_manager())
+    bus = HookBus(HookManager())
     assert bus.call("hook x of plugin 'acme'", "acme:x", lambda: exec("raise SystemExit(json)", {"json": json})) is None
     assert bus.errors == {"acme:x": 1}
+
+
+def test_listeners_hear_of_a_failure_without_a_message(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Listener:
+        @hookimpl
+        def rlhf_run_closed(self, event: RunEnd) -> None:
+            heard.append(event.error)
+
+    bus = HookBus(HookManager())
+    bus.manager.register(Listener())
+    (tmp_path / "plan.json").write_text("{}")
+    _closed(RunDir(tmp_path), bus, type("Unprintable", (Exception,), {"__str__": lambda self: 1 / 0})())
+    assert heard == ["Unprintable without a message"]
 
 
 def test_user_files_that_end_the_process_are_refused(tmp_path: Path) -> None:

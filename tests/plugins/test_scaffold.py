@@ -6,11 +6,13 @@ import re
 import sys
 import tomllib
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from rlhf_core.cli.main import main
+from rlhf_core.models import ModelConfig
 from rlhf_core.types.errors import UserError
 from rlhf_testing.scaffold.write import kinds, names_for, write_package
 
@@ -131,6 +133,14 @@ def test_what_a_package_imports_is_among_its_requirements(kind: str, tmp_path: P
         allowed = [*needed["library"], *(needed["tests"] if "tests" in file.parts else ())]
         names = {re.split(r"[<>=\[ ]", requirement)[0].replace("-", "_") for requirement in allowed}
         assert imported - {"rlhf_plugin_mine"} <= names, file
+
+
+def test_a_reward_model_reads_answers_in_their_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(write_package("answers", "reward-model", tmp_path)))
+    net = import_module("rlhf_plugin_answers.net").ScorerNet(ModelConfig())
+    question = [{"role": "user", "content": "What is 2 + 2?"}]
+    ids = net.encode(question, "4")
+    assert ids == (*net.formatter.encode(question), *net.formatter.encode_answer(question, "4"))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "-x", "x-", "class", "9lives", "é", "a/b"])

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.load import load_policy
+from rlhf_core.models.load import load_policy, load_tokenizer
 from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.types.errors import ModelError
 
@@ -121,13 +125,49 @@ def test_the_manifest_lists_every_file_once(whole_run: Path) -> None:
     assert sorted(listed) == sorted(name for name in there if name != MANIFEST)
 
 
-@pytest.mark.parametrize("name", ["more.safetensors", "adapter_config.json", "added_tokens.json", "notes.md"])
+UNREAD = ["notes.md", "README.md", ".gitattributes", ".cache/huggingface/trees", "LICENSE", "NOTICE.txt", "curve.png"]
+READ = [
+    *("more.safetensors", "adapter_config.json", "added_tokens.json", "pytorch_model.bin", "modeling.py"),
+    *("additional_chat_templates/default.jinja", "chat_template.json", "processor_config.json", "tekken.json"),
+    *("adapter/adapter_config.json", "1_Pooling/config.json", "custom_generate/generate.py", "text/model.safetensors"),
+]
+
+
+@pytest.mark.parametrize("name", [*UNREAD, *READ])
 def test_a_file_that_was_added_is_not_loaded_with_the_others(run: Path, name: str) -> None:
     model = sorted(run.glob("checkpoints/*/model"))[-1]
+    (model / name).parent.mkdir(parents=True, exist_ok=True)
     (model / name).write_text("{}")
-    expected = [] if name == "notes.md" else [f"{name} is not in it"]
+    expected = [] if name in UNREAD else [f"{name} was added"]
     assert find_damage(model) == expected
     assert find_damage(model.parent) == [f"model/{row}" for row in expected]
+
+
+LETTERS = st.text("abcXYZ019_-", min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    folders=st.lists(LETTERS, max_size=3), name=LETTERS, suffix=st.sampled_from(["", ".json", ".jinja", ".py", ".x"])
+)
+def test_whatever_is_not_listed_is_refused_at_any_depth(folders: list[str], name: str, suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        with whole_folder(Path(place) / "model") as folder:
+            (folder / "config.json").write_text("{}")
+        file = Path(place, "model", *folders, f"{name}{suffix}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        assert find_damage(Path(place, "model")) == []
+        file.write_text("")
+        assert find_damage(Path(place, "model")) == [f"{file.relative_to(Path(place, 'model'))} was added"]
+
+
+def test_a_template_in_a_folder_of_its_own_is_refused_by_every_loader(whole_run: Path, tmp_path: Path) -> None:
+    final = Path(shutil.copytree(whole_run / "final", tmp_path / "final"))
+    (final / "additional_chat_templates").mkdir()
+    (final / "additional_chat_templates" / "default.jinja").write_text("{{ messages[0].content }} another")
+    for load in (load_policy, load_tokenizer):
+        with pytest.raises(ModelError, match=r"additional_chat_templates/default\.jinja was added"):
+            load(ModelConfig(path=str(final)))
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

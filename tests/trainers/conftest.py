@@ -14,7 +14,7 @@ from rlhf_core.config import BuildContext, ComponentConfig
 from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.hooks import StopRun, hookimpl
-from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.hooks import HookBus, HookManager
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.runs.launch.run import plan_run, preflight, run_plan
@@ -56,7 +56,7 @@ class Train:
     """Runs in ``folder``; ``run`` is its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bus = folder, HookBus(new_manager())
+        self.folder, self.bus = folder, HookBus(HookManager())
 
     def __call__(
         self,
@@ -69,7 +69,7 @@ class Train:
         run: str = "run",
     ) -> Mapping[str, Any]:
         """Train; ``components`` maps (kind, name) to ``module:Config``. Returns the summary."""
-        registry, self.bus = Registry(disabled=()), HookBus(new_manager(), strict)
+        registry, self.bus = Registry(disabled=()), HookBus(HookManager(), strict)
         for n, listener in enumerate(listeners):
             self.bus.manager.register(listener, name=f"listener-{n}")
         registry.add("reward", "numbers", f"{__name__}:NumbersConfig", distribution="pytest")

@@ -125,7 +125,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def bus_of(hook: str, listener: Any) -> hk.HookBus:
-    manager = hk.new_manager()
+    manager = hk.HookManager()
     plugin = type("Plugin", (), {hook: hk.hookimpl(staticmethod(lambda event: listener(event)))})
     manager.register(plugin(), name="vandal")
     return hk.HookBus(manager)
@@ -181,7 +181,7 @@ def test_it_costs_little_and_nothing_without_a_listener() -> None:
     began = time.thread_time()  # not of the clock: other work on the machine is not the event's
     bus_of("rlhf_rewards_ready", lambda seen: None).fire("rlhf_rewards_ready", event)
     assert time.thread_time() - began < 0.5  # about 0.02 s; 256,000 tokens take minutes to sample
-    quiet, reads = hk.HookBus(hk.new_manager()), list[str]()
+    quiet, reads = hk.HookBus(hk.HookManager()), list[str]()
 
     class Watched(list[Any]):
         def __iter__(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,8 @@ VerifierField = component("verifier")
 
 class SandboxSettings(Config):
     """What a program may use, and how it is isolated."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset({"readable"})
 
     timeout_s: float = Field(default=5.0, gt=0)
     """Seconds for a program and all its tests, in which it runs or sleeps. Those that it waits for a CPU do not count;

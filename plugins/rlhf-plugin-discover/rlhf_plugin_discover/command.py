@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import unsafe_option
-
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     help="Most time for the baseline's search.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
-@unsafe_option
+@click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def discover(
     name: str | None,

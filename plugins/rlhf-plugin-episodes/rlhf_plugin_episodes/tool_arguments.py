@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +49,7 @@ def _check_schema(call: RawToolCall, arguments: Mapping[str, Any], parameters: M
     whose = f"the arguments of {call.name!r}"
     nothing_fetched: Any = Registry()
     try:
+        parameters = _json_schema(parameters)
         validator = validator_for(parameters, Draft202012Validator)(parameters, registry=nothing_fetched)
         arguments = arguments if call.typed else _typed(arguments, validator)
         error: ValidationError | None = best_match(validator.iter_errors(arguments))
@@ -57,6 +60,14 @@ def _check_schema(call: RawToolCall, arguments: Mapping[str, Any], parameters: M
     if error is None:
         return arguments, ""
     return None, f"{whose} break its schema at {error.json_path}: {error.message}"[:500]
+
+
+def _json_schema(part: Any) -> Any:
+    """A schema that says OpenAPI's ``nullable`` in JSON schema's words."""
+    if isinstance(part, Mapping):
+        row = {key: _json_schema(value) for key, value in part.items()}
+        return {"anyOf": [row, {"type": "null"}]} if row.get("nullable") is True else row
+    return [_json_schema(value) for value in part] if isinstance(part, (list, tuple)) else part
 
 
 def _typed(texts: Mapping[str, str], validator: Any) -> dict[str, Any]:
@@ -80,5 +91,13 @@ def _readings(text: str) -> list[Any]:
     try:
         value = read_whole(text)
     except NotJson:
-        return [text]
+        return [*_python(word), text]
     return [text] if isinstance(value, str) else [value, text]
+
+
+def _python(text: str) -> list[Any]:
+    """The list or object of a text that a template wrote as Python prints it."""
+    try:
+        return [json.loads(json.dumps(ast.literal_eval(text), allow_nan=False))] if text[:1] in ("[", "{") else []
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from rlhf_core.data.jsonl import NotJson, read_value
 
 ARGUMENTS = ("arguments", "parameters")
+_ABOUT = ("name", "function", "type", "id", "index")
 _NAMED = re.compile(r'\{\s*"(?:(?:name|function)"\s*:|type"\s*:\s*"function")')
 _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
 
@@ -59,7 +60,9 @@ def call_from(value: Any, written: str) -> RawToolCall:
     if not isinstance(name, str) or not name:
         return RawToolCall(written, error='the call has no "name"')
     arguments = next((inner[key] for key in ARGUMENTS if key in inner), None)
-    return RawToolCall(written, name, arguments, str(value.get("id") or ""))
+    others = [] if {*ARGUMENTS} & {*inner} else [key for key in inner if key not in _ABOUT]
+    error = f'the call has no "arguments", but {others[0][:80]!r}' if others else ""
+    return RawToolCall(written, name, arguments, str(value.get("id") or ""), error)
 
 
 def calls_from(values: list[Any]) -> list[RawToolCall]:
@@ -200,6 +203,8 @@ class QwenXml:
 
 
 class Llama3:
+    """``{"name": ..., "parameters": {...}}`` alone or after ``<|python_tag|>``: Llama 3.1 to 3.3."""
+
     TAG = "<|python_tag|>"
 
     def take(self, text: str) -> ParsedToolCalls:

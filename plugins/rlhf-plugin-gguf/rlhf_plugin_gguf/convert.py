@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data import cache_folder, verify_files, whole_folder
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, check_finite
 
 log = logging.getLogger("rlhf.models")
 CONVERTERS = ("transformers", "gguf")
@@ -78,6 +78,7 @@ def _convert(file: Path, folder: Path) -> None:
                 fix="the file may be cut short, or of an architecture that transformers does not convert; "
                 "download it again or use the safetensors model",
             ) from error
+    check_finite(model.state_dict(), str(file))
     _say(f"{file.name}: writing {model.num_parameters() * 4 / 1e6:.0f} MB into {folder}")
     with whole_folder(folder) as aside:
         model.save_pretrained(aside)

@@ -13,7 +13,7 @@ from rlhf_core.config import BuildContext, ComponentConfig, Registry
 from rlhf_core.config.load import validate
 from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.data import read_jsonl
-from rlhf_core.plugins.hooks import HookBus, new_manager
+from rlhf_core.plugins.hooks import HookBus, HookManager
 from rlhf_core.rewards import Sample, Score
 from rlhf_core.runs.launch.run import preflight, run_plan
 
@@ -64,7 +64,7 @@ RUN = {
 
 
 def train(folder: Path, monitor: Mapping[str, Any], resume: bool = False, **change: Any) -> Mapping[str, Any]:
-    registry, bus = Registry(disabled=()), HookBus(new_manager())
+    registry, bus = Registry(disabled=()), HookBus(HookManager())
     registry.add("reward", "ones", "hacking_ones:OnesConfig", distribution="pytest")
     registry.add("reward", "dead", "hacking_ones:DeadConfig", distribution="pytest")
     trainer = {**RUN["trainer"], **change.pop("trainer", {})}

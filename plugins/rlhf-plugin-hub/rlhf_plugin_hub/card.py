@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,13 @@ def model_card(folder: Path, run: StoredRun) -> str:
     plan = replace(run.plan, config=shortened(run.plan.config), rows={short(k): v for k, v in run.plan.rows.items()})
     public = replace(run, plan=plan, summary=run.summary or {})
     body = "\n\n".join(section(folder, run if section is _reproduce else public) for section in sections)
-    return f"---\n{front}---\n\n{body}\n"
+    return "".join(map(_visible, f"---\n{front}---\n\n{body}\n"))
+
+
+def _visible(character: str) -> str:
+    """A character of a card's text, by its code where it acts on a terminal or on the order of letters."""
+    acts = unicodedata.category(character) in ("Cc", "Cf", "Cs") and character not in "\n\t\u200c\u200d\u00ad"
+    return f"U+{ord(character):04X}" if acts else character
 
 
 def front_matter(folder: Path, run: StoredRun) -> dict[str, Any]:

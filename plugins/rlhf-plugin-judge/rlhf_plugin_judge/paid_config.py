@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 class PaidConfig(ComponentConfig):
     """A model behind a service that is paid by the token."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset({"ledger", "model"})
 
     package: ClassVar[str] = ""
     """The client library, and the extra that installs it."""

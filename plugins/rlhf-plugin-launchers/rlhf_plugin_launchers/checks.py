@@ -36,7 +36,11 @@ def check_versions(planned: Mapping[str, str], rank_name: str) -> None:
 
 def check_same_config(mine: Mapping[str, Any], planned: Mapping[str, Any], rank_name: str) -> None:
     """Compare what this rank's command line says with the plan."""
-    rows = [f"{key}: {new!r} (rank 0 has {old!r})" for key, old, new in differences(planned, mine)]
+    rows = [
+        f"{key}: {new!r} (rank 0 has {old!r})"
+        for key, old, new in differences(planned, mine)
+        if not (new is None and key.endswith("revision"))  # rank 0 alone asks the hub for the commit
+    ]
     if rows:
         more = [f"and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
         raise UserError(

@@ -353,7 +353,9 @@ def test_what_accelerate_asks_for_and_nobody_takes_is_refused(ranks: dict[str, s
         started_rank({**ranks, **plain, f"ACCELERATE_{name}": value})
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize(
+    "name", ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
+)
 def test_a_launcher_that_was_asked_for_more_than_arrived(name: str) -> None:
     assert started_rank({name: "1"}) is None
     with pytest.raises(UserError, match=f"{name}: asked for 2 processes, found 1"):

@@ -31,7 +31,8 @@ def lines(converted: Converted, peer: str) -> Iterator[str]:
         yield f"# Write what is {UNFILLED}: nothing trains before."
     set_by = [(target, row, value) for row in converted.rows for target, value in row.settings.items()]
     comments = {target: comment(row) for target, row, _ in set_by}
-    comments |= {target: comment(row) for target, row, value in set_by if value == UNFILLED}
+    for target in {target for target, _, value in set_by if value == UNFILLED}:
+        comments[target] = "; ".join(comment(row) for t, row, value in set_by if (t, value) == (target, UNFILLED))
     for section in sorted(converted.config, key=lambda s: ORDER.index(s) if s in ORDER else -1):
         yield from _section({section: converted.config[section]}, comments, "", 0)
     for meaning in ("unsupported", "unknown", "unneeded"):

@@ -94,6 +94,9 @@ def _of_words(words: list[str], table: Table, where: str) -> Given:
     program, launcher, rest = _at_program(words, table)
     counts = {key for keys in table.processes for key in keys}
     settings = {key: value for key, value in _pairs(launcher) if key in counts} | dict(_pairs(rest))
+    if table.classes and Path(str(settings.get("config", ""))).expanduser().is_file():
+        file = str(settings.pop("config"))
+        settings = _of_text(_text_of(file), file, table).settings | settings
     if not settings:
         raise ConfigError(
             f"{where} holds no settings",

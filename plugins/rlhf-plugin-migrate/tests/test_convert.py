@@ -210,6 +210,16 @@ def test_command_lines_of_trl(run: Run) -> None:
     assert result["config"]["model"] == {"path": "m", "gradient_checkpointing": True}
 
 
+def test_the_file_that_a_command_line_of_trl_names_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "grpo.yaml").write_text("model_name_or_path: m\nlearning_rate: 1e-6\nmax_completion_length: 9\n")
+    words = ("trl", "grpo", "--config", str(tmp_path / "grpo.yaml"), "--learning_rate", "0.5")
+    _, result = run("from-trl", "--", *words)
+    trainer = result["config"]["trainer"]
+    assert (result["config"]["model"], trainer["optimizer"]["learning_rate"]) == ({"path": "m"}, 0.5)
+    assert trainer["sampling"]["max_tokens"] == 9
+    assert "config" in meanings(run("from-trl", "--", *words[:3], "none.yaml")[1])
+
+
 def test_verl_counts_prompts(run: Run) -> None:
     text = """set -x
 MODEL=some/model

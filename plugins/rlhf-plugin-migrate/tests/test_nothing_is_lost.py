@@ -129,6 +129,13 @@ def test_a_script_with_reward_functions(tmp_path: Path, reward: str) -> None:
     assert reward.split(",")[0].strip('["') in "\n".join(lines(converted, "TRL"))
 
 
+def test_all_that_one_key_stands_for_is_named(tmp_path: Path) -> None:
+    text = "model = adapted(base, r=16)\nGRPOTrainer(model=model, processing_class=tokenizer, reward_funcs='org/rm')"
+    printed = "\n".join(lines(translated(tmp_path, f"from trl import GRPOTrainer\n{text}"), "TRL"))
+    assert "adapted(base, r=16)" in printed
+    assert 'processing_class="tokenizer"' in printed
+
+
 @pytest.mark.parametrize("reward", ['"org/rm"', '["org/rm"]'])
 def test_a_script_with_a_reward_model(tmp_path: Path, reward: str) -> None:
     converted = translated(tmp_path, PUBLIC.replace("REWARD", reward))

@@ -23,7 +23,15 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from rlhf_core.models import split_lm_head
-from rlhf_core.models.layers.trunk_and_head import TrunkAndHead, agree, base_model, cache_argument, compute_dtype
+from rlhf_core.models.layers.trunk_and_head import (
+    WITHOUT_TEXT,
+    TrunkAndHead,
+    agree,
+    base_model,
+    cache_argument,
+    compute_dtype,
+    masked_bias,
+)
 
 BLOCK = 64
 """Positions allocated ahead of need."""
@@ -186,7 +194,7 @@ class BlockedLinear:
     def __init__(self, *layers: Any, dtype: torch.dtype) -> None:
         weight_OH = torch.cat([_weight(layer) for layer in layers]).detach().to(dtype)
         assert all(type(_base(layer)) is torch.nn.Linear for layer in layers), "not a plain linear layer"
-        biases = [_base(layer).bias for layer in layers]
+        biases = [masked_bias(b) if WITHOUT_TEXT in b._buffers else b.bias for b in map(_base, layers)]
         self.bias = None if biases[0] is None else torch.cat(biases).detach().to(dtype)
         self.inputs, self.dtype = weight_OH.shape[1], dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OH.contiguous())

@@ -10,7 +10,7 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, split_lm_head
-from rlhf_core.models.layers.trunk_and_head import base_model, length_limit
+from rlhf_core.models.layers.trunk_and_head import base_model, ids_without_text, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
@@ -59,7 +59,7 @@ class NativeEngine:
                 fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
             )
         self.modality = modality_of(tokenizer)
-        self.ends = end_ids(base_model(model), tokenizer)
+        self.ends, self.without_text = end_ids(base_model(model), tokenizer), ids_without_text(model)
 
     @classmethod
     def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:

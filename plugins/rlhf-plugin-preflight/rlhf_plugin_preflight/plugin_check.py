@@ -67,9 +67,9 @@ def check_commands(root: click.Command, distribution: str = "") -> Iterator[Chec
 
 def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
     """Every hook plugin; each is imported. ``distribution``: only this one; "" checks all."""
-    from rlhf_core.plugins.hooks import hook_points, new_manager, register
+    from rlhf_core.plugins.hooks import HookManager, hook_points, register
 
-    manager = new_manager()
+    manager = HookManager()
     for entry in hook_points(disabled_distributions()):
         if distribution in ("", entry.distribution):
             error: RlhfError | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -27,7 +27,9 @@ SCRIPTS = (
     "sounds.js",
     "page.js",
 )
-CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202a-\\u202e\\u2066-\\u2069\\ufeff]")
+TEXT = frozenset("\n\t\u200c\u200d\u00ad")
+ACTING = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+"""Unicode's categories of characters that are shown by name, but for those of TEXT."""
 
 
 def render(page: PageView) -> str:
@@ -83,11 +85,12 @@ def visible(value: Any) -> Any:
     r"""A run's text in which characters show that control terminals (``"\x1b[31m"`` is ``"␛[31m"``), as in tools.js."""
     from markupsafe import Markup
 
-    return CONTROL.sub(_name, value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(c if c in TEXT or unicodedata.category(c) not in ACTING else _name(ord(c)) for c in value)
 
 
-def _name(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _name(code: int) -> str:
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 

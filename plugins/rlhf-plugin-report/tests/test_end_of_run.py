@@ -95,13 +95,13 @@ def test_a_page_that_cannot_be_written_is_said_once_and_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
     from rlhf_core.hooks import RunEnd
-    from rlhf_core.plugins.hooks import HookBus, new_manager
+    from rlhf_core.plugins.hooks import HookBus, HookManager
 
     def full(*args: Any) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(rlhf_plugin_report.at_end, "write_text", full)
-    bus = HookBus(new_manager(), strict=True)
+    bus = HookBus(HookManager(), strict=True)
     bus.manager.register(hook, name="report")
     (line,) = bus.fire("rlhf_run_closed", RunEnd(run, "completed"))
     assert line == f"page:    not written (OSError: no space left on device); try: rlhf report {run}"

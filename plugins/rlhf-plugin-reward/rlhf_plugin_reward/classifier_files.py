@@ -4,7 +4,6 @@ looked up by name: its own may be shards.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Mapping
 from functools import partial
@@ -13,12 +12,13 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
+from rlhf_core.models import Formatter, ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.save import write_transformer
 from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
-from rlhf_plugin_reward.encoding import View, write_view
+from rlhf_plugin_reward.encoding import View, read_view, write_view
 from rlhf_plugin_reward.net import RewardNet
+from rlhf_plugin_reward.padding import taller, with_pad_token
 
 
 def save_classifier(
@@ -31,19 +31,17 @@ def save_classifier(
 
     base = base_model(net.trunk)
     config = copy.deepcopy(base.config)
+    tokenizer = with_pad_token(tokenizer)
     config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
-    config.architectures = None
+    config.get_text_config().pad_token_id, config.architectures = tokenizer.pad_token_id, None
+    text = config.get_text_config()
+    text.vocab_size = max(int(text.vocab_size), (tokenizer.pad_token_id or 0) + 1)
     weights = net.state_dict() if weights is None else weights
     trunk = trunk_weights(net.trunk, weights)
-    with torch.device("meta") if is_lazy(weights) else contextlib.nullcontext():
+    with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
-    if is_lazy(weights):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
-    else:
-        getattr(model, model.base_model_prefix).load_state_dict(dict(trunk))
-        head_of(model).weight.data.copy_(weights["head.weight"].detach())
-        model.save_pretrained(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_transformer(model, classifier_weights(model, head_of(model), trunk, weights), folder)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
 
@@ -104,7 +102,7 @@ def classifier_weights(model: Any, head: Any, trunk: Mapping[str, Any], weights:
 
     def value(name: str) -> torch.Tensor:
         whole = weights["head.weight"] if shapes[name] is head.weight else trunk[name.removeprefix(prefix)]
-        return whole.to(shapes[name].dtype)
+        return taller(whole, shapes[name]).to(shapes[name].dtype)
 
     return ComputedWeights({name: partial(value, name) for name in shapes}, shapes)
 
@@ -120,6 +118,11 @@ def load_classifier(path: str, chat_template: str | None = None) -> tuple[Reward
         )
     check_vocabulary(model, tokenizer, path)
     net = net_of_classifier(model).eval()
+    text = model.config.get_text_config()
+    if read_view(resolve_model(path).path).own:
+        text.pad_token_id = None  # trained on the last token, whichever it is
+    else:
+        net.pad_id = text.pad_token_id
     check_pooling(net, model.eval(), tokenizer, path)
     return net, tokenizer
 
@@ -147,6 +150,7 @@ def _load_model(path: str) -> Any:
             why=str(error).splitlines()[0],
             fix="give a folder saved by AutoModelForSequenceClassification with one label",
         ) from error
+    check_finite(model.state_dict(), path)
     missing_weights = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
     if missing_weights:
         raise ModelError(
@@ -169,13 +173,17 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
         )
 
 
-PROBE = "Is the sky blue? Yes, on most days it is."
+PROBE = ("Is the sky blue?", "Yes, on most days it is.")
 
 
 @torch.inference_mode()
 def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None:
-    """Refuse a classifier whose own logit is not ``head(last token)``: another token's, pooled, or changed after."""
-    ids = [i for i in tokenizer.encode(PROBE, add_special_tokens=False) if i != tokenizer.pad_token_id]
+    """Refuse a classifier whose own logit of a conversation is not ``head(last token)``, or of a model from elsewhere
+    that of the last that is not padding: another token's, pooled, or changed after.
+    """
+    formatter = Formatter(tokenizer, "auto")
+    question = [{"role": "user", "content": PROBE[0]}]
+    ids = [*formatter.encode(question), *formatter.encode_answer(question, PROBE[1])]
     device = net.head.weight.device
     model_score = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
     head_score = float(net([ids])[0, 0])

@@ -88,11 +88,7 @@ class Encoder:
             text = self.formatter.render([*self.view.prompt(prompt), answer], tools, add_generation_prompt=False)
             return (), self.formatter.encode_rest(text)
         shown = self.view.prompt(prompt)
-        question = self.formatter.encode(shown, tools)
-        if turn is None:
-            return question, self.formatter.encode_answer(completion)
-        calls = self.formatter.encode_reply(shown, completion, turn, tools)
-        return question, (*calls[:-1], *self.formatter.closing)
+        return self.formatter.encode(shown, tools), self.formatter.encode_answer(shown, completion, turn, tools)
 
     def cut(self, question: tuple[int, ...], answer: tuple[int, ...]) -> tuple[int, ...]:
         """Both, at most ``max_length`` ids of them."""

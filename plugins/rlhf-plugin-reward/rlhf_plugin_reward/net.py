@@ -17,6 +17,7 @@ from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_meta_weig
 from rlhf_core.models.last_token import can_pack
 from rlhf_core.models.load import context_length
 from rlhf_core.models.slices import ValuesForAdapters
+from rlhf_plugin_reward.padding import without_padding
 
 MOST_CACHED = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
@@ -31,6 +32,8 @@ class RewardNet(torch.nn.Module):
         super().__init__()
         self.trunk, self.head, self.frozen = trunk, head, frozen
         self.without_padding = True
+        self.pad_id: int | None = None
+        """Of a model from elsewhere, whose score is that of the last other token."""
         self.cached_features: dict[tuple[int, ...], torch.Tensor] = {}
         """Features of conversations, of a frozen trunk."""
         if frozen:
@@ -47,10 +50,16 @@ class RewardNet(torch.nn.Module):
 
     def forward(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Scores ``[B, K]`` of tokenized conversations."""
-        return self.head(self.features(ids_B).to(self.head.weight.dtype)).float()
+        return self.head(
+            self.features(ids_B if self.pad_id is None else self._read(ids_B)).to(self.head.weight.dtype)
+        ).float()
+
+    def _read(self, ids_B: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        return [without_padding(row, self.pad_id) for row in ids_B]
 
     def scores_without_cache(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Scores ``[B, K]`` without features that were kept: every call is one forward of the trunk."""
+        ids_B = ids_B if self.pad_id is None else self._read(ids_B)
         hidden_BH = last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
         return self.head(hidden_BH.to(self.head.weight.dtype)).float()
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.data import PreferencePair, cache_folder, verify_files
-from rlhf_core.models import ModelConfig, load_tokenizer, resolve_model, weights_digest
+from rlhf_core.models import ModelConfig, check_finite, load_tokenizer, resolve_model, weights_digest
 from rlhf_plugin_reward.classifier_files import save_trunk
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
@@ -73,7 +73,9 @@ def save_shared(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[s
     weights = net.state_dict() if weights is None else weights
     save_trunk(net, folder / "trunk", weights)
     tokenizer.save_pretrained(folder / "trunk")
-    save_file({"heads": weights["head.weight"].detach().contiguous()}, str(folder / "heads.safetensors"))
+    heads = {"heads": weights["head.weight"].detach().contiguous()}
+    check_finite(heads, str(folder))
+    save_file(heads, str(folder / "heads.safetensors"))
 
 
 def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
@@ -81,7 +83,9 @@ def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
 
     verify_files(folder)
     trunk = AutoModel.from_pretrained(folder / "trunk", use_safetensors=True)
+    check_finite(trunk.state_dict(), str(folder / "trunk"))
     weight = load_file(str(folder / "heads.safetensors"))["heads"]
+    check_finite({"heads": weight}, str(folder))
     head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     head.weight.data.copy_(weight)
     return RewardNet(trunk, head, frozen=True).eval(), load_tokenizer(ModelConfig(path=str(folder / "trunk")))

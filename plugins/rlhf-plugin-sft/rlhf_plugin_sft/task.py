@@ -109,7 +109,11 @@ def all_answers(
     for answer, following in zip(answers, [*answers[1:], None]):
         more = any(messages[answer].get(key) for key in ("tool_calls", "reasoning"))
         answer_ids = formatter.encode_reply(
-            messages[:answer], messages[answer]["content"] or "", messages[answer] if more else None, tools
+            messages[:answer],
+            messages[answer]["content"] or "",
+            messages[answer] if more else None,
+            tools,
+            messages[answer + 1 : following] if following is not None else (),
         )
         ids += answer_ids
         learned += [True] * len(answer_ids)
@@ -120,19 +124,8 @@ def all_answers(
             ids += bridge.ids
             learned += [False] * len(bridge.ids)
             if (*first, *ids) != formatter.encode(messages[:following], tools):
-                raise _refused(messages[answer], _difference(formatter, answer_ids[-1]))
+                raise _refused(messages[answer], "the tokens differ from those of the template's whole text")
     return Turns(first, tuple(ids), tuple(learned))
-
-
-def _difference(formatter: Formatter, end: int) -> str:
-    closing = formatter.closing[:1]
-    if closing == (end,):
-        return "the tokens differ from those of the template's whole text"
-    names = formatter.tokenizer.convert_ids_to_tokens([*closing, end])
-    return (
-        f"the chat template closes it with {names[0]!r}, a completion ends with {names[-1]!r}: use a tokenizer whose "
-        "eos_token closes turns"
-    )
 
 
 def _refused(answer: Message, why: str) -> ModelError:

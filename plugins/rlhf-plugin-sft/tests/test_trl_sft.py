@@ -131,11 +131,27 @@ def test_answers_are_found_by_their_place(answer: str) -> None:
     assert policy.tokenizer.decode(learned) == f"{answer}<|end|>Yes.<|end|>"
 
 
-def test_a_template_that_closes_turns_with_another_token_is_refused() -> None:
+@pytest.mark.parametrize("cut", [last_answer, all_answers])
+def test_turns_are_closed_as_the_template_closes_them(cut: Any) -> None:
     policy = load_policy(ModelConfig())
     policy.tokenizer.chat_template = str(policy.tokenizer.chat_template).replace("<|end|>", "<|user|>")
-    with pytest.raises(ModelError, match=r"closes it with '<\|user\|>'.*eos_token"):
-        all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
+    turns = cut(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
+    whole = policy.tokenizer.apply_chat_template([*CHATS[1][:-1], turn("assistant", "Hi.")], return_dict=False)
+    assert [*turns.prompt, *turns.completion] == whole
+    assert policy.tokenizer.decode(turns.completion).endswith("Hi.<|user|>")
+
+
+def test_earlier_answers_are_learned_as_the_template_writes_them_later() -> None:
+    """Qwen 3 writes an empty thought before the last answer alone."""
+    policy = load_policy(ModelConfig())
+    policy.tokenizer.chat_template = str(policy.tokenizer.chat_template).replace(
+        "{{ m['content'] }}", "{% if loop.last and m['role'] == 'assistant' %}<think>{% endif %}{{ m['content'] }}"
+    )
+    turns = all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
+    whole = policy.tokenizer.apply_chat_template([*CHATS[1][:-1], turn("assistant", "Hi.")], return_dict=False)
+    assert [*turns.prompt, *turns.completion] == whole
+    learned = policy.tokenizer.decode([t for t, yes in zip(turns.completion, turns.learned) if yes])
+    assert learned == "Bruno lives in Oslo.<|end|><think>Hi.<|end|>"
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
@@ -145,7 +161,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
         "{{ m['content'] }}{% else %}{{ m['content'][:2] }}{% endif %}{{ '<|end|>' }}"
         "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
     )
-    with pytest.raises(ModelError, match="writes it differently once other turns"):
+    with pytest.raises(ModelError, match="cannot render a turn"):
         all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
     with pytest.raises(ModelError, match="needs a chat template"):
         all_answers(Formatter(policy.tokenizer, "raw"), CHATS[1][:-1], "Hi.")

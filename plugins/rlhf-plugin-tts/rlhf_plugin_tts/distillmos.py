@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip
 from rlhf_plugin_tts.clip_reward import ClipReward
@@ -118,7 +118,8 @@ def load_net() -> Net:
     if not files:
         raise ModelError("the package distillmos holds no weights", fix="pip install --no-deps distillmos")
     net = Net()
-    state = torch.load(files[-1], map_location="cpu", weights_only=True)["model"]
+    state: Mapping[str, Tensor] = torch.load(files[-1], map_location="cpu", weights_only=True)["model"]
+    check_finite(state, str(files[-1]))
     try:
         net.load_state_dict(state)
     except RuntimeError as error:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
+from rlhf_core.models import check_finite
 from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
@@ -79,6 +80,7 @@ class AudioRewardTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        check_finite(self._state(weights), str(folder))
         save_file(self._state(weights), str(folder / TRAINED))
 
     def load_model(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import ClipReward, check_clip
@@ -35,6 +35,7 @@ class SpeakerSimilarity(ClipReward):
                 why=str(error).strip().splitlines()[0],
                 fix="reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
             ) from error
+        check_finite(self._model.state_dict(), config.model)
         self.reference = config.reference
         self._of_file = lru_cache(256)(self._embed_file)
         if config.reference is not None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward
@@ -127,4 +127,5 @@ def load_head(path: str, meta: Mapping[str, Any]) -> Head:
         head.load_state_dict(load_file(str(Path(path).expanduser() / WEIGHTS)))
     except RuntimeError as error:
         raise ModelError(f"the weights of '{path}' do not fit its description", why=str(error)[:300]) from error
+    check_finite(head.state_dict(), path)
     return head

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.data import DatasetError, whole_folder, write_json
-from rlhf_core.models import preserved_rng
+from rlhf_core.models import check_finite, preserved_rng
 from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import check_clip
 from rlhf_plugin_tts.features import FEATURES
@@ -105,10 +105,10 @@ def standardised(vectors_NF: Tensor, hidden: int, dropout: float = 0.0) -> Head:
 
 
 def spread(vectors_NF: Tensor) -> Tensor:
-    """Standard deviation of each column; infinite where it is constant, so that it counts nothing."""
+    """Standard deviation of each column; the largest number where it is constant, so that it counts nothing."""
     std_F = vectors_NF.std(dim=0)
     least_F = 1e-5 * vectors_NF.abs().mean(dim=0) + 1e-9
-    return torch.where(std_F > least_F, std_F, torch.full_like(std_F, torch.inf))
+    return torch.where(std_F > least_F, std_F, torch.full_like(std_F, torch.finfo(std_F.dtype).max))
 
 
 def accuracy(head: Head, pairs_P2F: Tensor, groups: Sequence[str], seed: int = 0) -> dict[str, Any]:
@@ -145,4 +145,5 @@ def save(head: Head, folder: Path, source: str, encoder: str, settings: HeadSett
     }
     with whole_folder(folder) as aside:
         write_json(aside / META, meta)
+        check_finite(head.state_dict(), str(folder))
         save_file({k: v.contiguous() for k, v in head.state_dict().items()}, str(aside / WEIGHTS))

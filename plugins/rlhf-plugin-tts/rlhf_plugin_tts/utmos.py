@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip
 from rlhf_plugin_tts.clip_reward import ClipReward
@@ -88,21 +88,25 @@ def read_checkpoint(path: str) -> Mapping[str, Tensor]:
                 fix="reward.checkpoint=FOLDER that holds it, or a connection to the hub",
             ) from error
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        weights: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ModelError(f"'{file}' is not a file of weights", why=str(error).splitlines()[0]) from error
+    check_finite(weights, str(file))
+    return weights
 
 
 def load_encoder(path: str) -> Any:
     transformers: Any = importlib.import_module("transformers")
     try:
-        return transformers.AutoModel.from_pretrained(path).eval().requires_grad_(False)
+        encoder = transformers.AutoModel.from_pretrained(path).eval().requires_grad_(False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"'{path}' is not a speech encoder that transformers loads",
             why=str(error).strip().splitlines()[0],
             fix="give the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id",
         ) from error
+    check_finite(encoder.state_dict(), path)
+    return encoder
 
 
 def _encoder_name(name: str) -> str:

@@ -97,6 +97,8 @@ class Whisper:
     """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU."""
 
     def __init__(self, path: str) -> None:
+        from rlhf_core.models import check_finite
+
         transformers: Any = importlib.import_module("transformers")
         try:
             self._model = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(path, use_safetensors=True).eval()
@@ -108,6 +110,7 @@ class Whisper:
                 why=str(error).splitlines()[0],
                 fix="reward.whisper=FOLDER, or a hub id such as openai/whisper-base.en",
             ) from error
+        check_finite(self._model.state_dict(), path)
 
     def transcribe(self, clip: Clip) -> str:
         """Greedy transcription of each 30 s, joined."""

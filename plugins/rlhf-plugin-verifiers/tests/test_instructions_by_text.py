@@ -44,14 +44,14 @@ FIRST = {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "so"}
 
 Case = tuple[str, dict[str, object], list[str], list[str]]
 CASES: list[Case] = [
-    ("keywords:existence", {"keywords": ["art", "C++"]}, ["Art and c++."], ["start with C++", "art"]),
+    ("keywords:existence", {"keywords": ["art", "C++"]}, ["_Art_ and c++."], ["start with C++", "art"]),
     (
         "keywords:frequency",
         {"keyword": "art", "frequency": 2, "relation": "at least"},
         ["Art is art."],
         ["Art starts.", "start start"],
     ),
-    ("keywords:forbidden_words", {"forbidden_words": ["oak", "C++"]}, ["oaks"], ["an Oak.", "It is C++."]),
+    ("keywords:forbidden_words", {"forbidden_words": ["oak", "bl\u00e5"]}, ["oaks"], ["an Oak.", "_oak_", "bla\u030a"]),
     ("keywords:letter_frequency", {"letter": "b", "let_frequency": 2, "let_relation": "less than"}, ["B"], ["Bb"]),
     (
         "language:response_language",

@@ -134,6 +134,13 @@ def test_units_powers_and_signs(text: str, value: float) -> None:
         (r"\sin^2(x)+\cos^2(x)", "1", True),
         (r"\pi", "3.141593", True),
         (r"\pi", r"\frac{355}{113}", False),
+        ("0.1_3", "0.1_2", False),
+        ("(1010_2, 3)", "(1010_3, 3)", False),
+        ("A1_{16}", "A1_{12}", False),
+        ("4210_{5}", "4210_5", True),
+        ("x'", "x", False),
+        ("f'(x)", "f(x)", False),
+        ("A^T", "A", False),
     ],
 )
 def test_every_value_in_an_answer_is_compared_exactly(reference: str, stated: str, right: bool) -> None:

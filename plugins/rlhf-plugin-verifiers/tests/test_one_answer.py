@@ -79,3 +79,20 @@ def test_reasoning_that_never_ends_holds_no_answer(
     config: Any, answer: str | None, text: str, sample: Callable[..., Sample]
 ) -> None:
     assert config.build(None).verify(sample(text, answer)).value == 0.0
+
+
+@pytest.mark.parametrize("tags", ["<think> </think>", "<thinking> </thinking>", "[THINK] [/THINK]"])
+@pytest.mark.parametrize("config", [MathConfig(), NumericVerifierConfig(), ChoiceConfig()], ids=lambda c: c.name)
+def test_every_way_to_mark_reasoning_counts(config: Any, tags: str, sample: Callable[..., Sample]) -> None:
+    opening, closing = tags.split()
+    right, wrong = ("B", "A") if isinstance(config, ChoiceConfig) else ("42", "41")
+    verifier = config.build(None)
+    closed = rf"{opening}\boxed{{{wrong}}} or so{closing} \boxed{{{right}}}"
+    assert verifier.verify(sample(closed, right)).value == 1.0
+    assert verifier.verify(sample(rf"{opening}\boxed{{{right}}}", right)).value == 0.0
+
+
+def test_the_tags_of_a_reasoning_part_count_too(sample: Callable[..., Sample]) -> None:
+    text = r"<reasoning>\boxed{42}"
+    assert MathConfig().build(None).verify(sample(text, "42")).value == 0.0
+    assert MathConfig().build(None).verify(sample(text + r"</reasoning>\boxed{42}", "42")).value == 1.0

@@ -44,6 +44,12 @@ NO_MATHS = [
     "1/0",
     "3 +",
     "? 5",
+    "verify_keyword_frequency(N=2)",
+    "(keyword_frequency, 2)",
+    "('frequency', 2)",
+    "assert f(1) == 2",
+    "<answer>2</answer>",
+    "<think>so</think> 2",
 ]
 NUMBERS = ["72", "-1,234.5", "3/4", "1 1/2", "$5", "5%", "1e-300", "1010_2", "48/2 = 24\n#### 72", "12 000", "７２"]
 MATHS = [
@@ -63,6 +69,10 @@ MATHS = [
     r"5\text{ cm}",
     "0.06 yuan",
     "[1, 2]",
+    "log_2 8",
+    "f'(x)",
+    "x_{max} < 3",
+    "a<b and b>c",
 ]
 
 

@@ -11,12 +11,14 @@ from rlhf_core.config import RlhfError
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest, SamplingParams, VersionSpan
 
 PATH = "/inference/v1/generate"
+LEAST_BIAS = -100.0
+"""The least that vLLM adds to a logit: e^-100 of a probability is beyond float32's rounding."""
 
 
 def body_of(
-    request: RolloutRequest, sampling: SamplingParams, ends: Sequence[int], model: str | None
+    request: RolloutRequest, sampling: SamplingParams, ends: Sequence[int], model: str | None, never: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """One completion, token ids in and out."""
+    """One completion, token ids in and out; ``never`` are ids that are not sampled."""
     limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
     stop = [text for text in sampling.stop if text]
     params: dict[str, Any] = {
@@ -33,6 +35,8 @@ def body_of(
     }
     if stop:
         params |= {"stop": stop, "include_stop_str_in_output": True}
+    if never:
+        params |= {"logit_bias": dict.fromkeys(never, LEAST_BIAS)}
     body = {"token_ids": list(request.prompt_ids), "sampling_params": params}
     return body if model is None else {**body, "model": model}
 

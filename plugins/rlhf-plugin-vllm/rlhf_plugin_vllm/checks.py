@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,10 +27,23 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TEMPERATURE = 0.01
 """vLLM silently raises a lower temperature to this."""
 MOST_TEMPERATURE = 2.0
+MOST_BIASES = 1024
+"""Logits that vLLM lets one request change."""
 TEXTS = ("Why is the sky blue?", " 12 + 7 = 19\n\tdone", "naïve façade — 東京 🙂", "def f(x):\n    return x ** 2\n")
 """What tokenizers are compared on."""
 PROBE = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "detokenize": False}}
 """The least that can be asked for."""
+
+
+def never_sampled(ids: Sequence[int]) -> Sequence[int]:
+    """Ids that no token of the policy's tokenizer has, if :func:`rlhf_plugin_vllm.answers.body_of` can say so."""
+    if len(ids) > MOST_BIASES:
+        raise ModelError(
+            f"{len(ids)} ids of the model stand for no text, and vLLM can be kept from sampling {MOST_BIASES} at most",
+            why="the tokenizer has so many tokens fewer than the model's head has rows",
+            fix="--set rollout=native, or cut the embedding: model.resize_token_embeddings(len(tokenizer))",
+        )
+    return ids
 
 
 def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:

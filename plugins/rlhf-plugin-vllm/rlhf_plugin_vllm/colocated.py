@@ -15,7 +15,7 @@ from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, versions_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
-from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.checks import check_sampling, never_sampled
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.connect import frozen_weights, save_start
 from rlhf_plugin_vllm.in_process import InProcess
@@ -38,6 +38,7 @@ class ColocatedEngine:
                 "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
             )
         self.check_request, self.ends, self.tokenizer = native.check, native.ends, policy.tokenizer
+        self.never = never_sampled(native.without_text)
         dtype = compute_dtype(policy.model)
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self.files = WeightFiles(policy.model, None)
@@ -116,7 +117,7 @@ class ColocatedEngine:
         return rollouts
 
     def _sample(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:
-        answers = self.vllm.ask([body_of(request, sampling, self.ends, None) for request in requests])
+        answers = self.vllm.ask([body_of(request, sampling, self.ends, None, self.never) for request in requests])
         for answer in answers:
             if (names := versions_of(answer)) != {self._label}:
                 raise RlhfError(f"{HERE} sampled from {sorted(names)} instead of version {version} ('{self._label}')")

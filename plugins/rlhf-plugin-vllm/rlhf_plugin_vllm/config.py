@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class VllmConfig(ComponentConfig):
     """Samples with vLLM servers, given by address or started by the run, which are sent the weights of each version."""
+
+    not_inputs: ClassVar[Set[str]] = frozenset({"python"})
 
     name: str = "vllm"
     component: ClassVar[str] = "rlhf_plugin_vllm.engine:VllmEngine"

@@ -15,7 +15,7 @@ from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.answers import body_of, rollout_of, spans_of
 from rlhf_plugin_vllm.canary import Canary, Sent, compute_dtype
-from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.checks import check_sampling, never_sampled
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
@@ -38,6 +38,7 @@ class VllmEngine:
                 "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
+        self.never = never_sampled(native.without_text)
         self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
         self.in_flight = config.in_flight
         """Weights may come while completions are sampled, which go on with them."""
@@ -179,7 +180,7 @@ class VllmEngine:
 
     def _body(self, request: RolloutRequest, sampling: SamplingParams, published: Published) -> dict[str, Any]:
         name = adapter_name(published, one_name=self.in_flight) if published.adapter else None
-        return body_of(request, sampling, self.ends, name)
+        return body_of(request, sampling, self.ends, name, self.never)
 
     def _rollout(self, answer: Any, request: RolloutRequest, published: Published, url: str) -> Rollout:
         spans = spans_of(answer) if self.in_flight else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 from rlhf_core.config import BuildContext, ConfigError, RlhfError
+from rlhf_core.models import ModelError
+from rlhf_core.models.layers.trunk_and_head import mask_ids_without_text
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_vllm.checks import never_sampled
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_testing import check_rollout
 
@@ -112,3 +116,30 @@ def test_answers_that_are_no_completion_are_refused(
     server.fault = lambda path, body: whole if path.endswith("generate") else None
     with pytest.raises(RlhfError, match=words):
         engine.generate(requests_of(ctx, 1), SAMPLING, 0)
+
+
+@pytest.mark.slow
+def test_ids_without_a_text_are_never_asked_for(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
+) -> None:
+    policy = replace(ctx.policy, model=copy.deepcopy(ctx.policy.model))
+    rows = int(policy.model.get_output_embeddings().weight.shape[0])
+    mask_ids_without_text(policy.model, range(rows - 3))
+    bodies: list[Any] = []
+    server = serve(policy, fault=lambda path, body: bodies.append(body) if path.endswith("generate") else None)
+    engine = engine_of(server, context=replace(ctx, policy=policy))
+    rollouts = engine.generate(requests_of(ctx), replace(SAMPLING, top_k=0), 0)
+    native = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    for got, want in zip(rollouts, native.generate(requests_of(ctx), replace(SAMPLING, top_k=0), 0), strict=True):
+        np.testing.assert_allclose(got.logprobs_T, want.logprobs_T, atol=1e-5)
+    asked = [body["sampling_params"] for body in bodies if "logprobs" in body["sampling_params"]]
+    assert asked
+    assert all(params["logit_bias"] == {str(i): -100.0 for i in range(rows - 3, rows)} for params in asked)
+
+
+def test_more_ids_than_a_request_can_name_are_refused() -> None:
+    assert never_sampled([7, 8]) == [7, 8]
+    with pytest.raises(
+        ModelError, match="1025 ids of the model stand for no text, and vLLM can be kept from sampling 1024"
+    ):
+        never_sampled(range(1025))

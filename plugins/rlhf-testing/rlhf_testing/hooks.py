@@ -36,7 +36,7 @@ def check_hooks(plugin: object) -> None:
     """
     module = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
     who = f"hook plugin {getattr(plugin, '__name__', type(plugin).__name__)}"
-    manager = hk.new_manager()
+    manager = hk.HookManager()
     try:
         names, problem = hk.register_plugin(manager, plugin, who), ""
     except Exception as error:

@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, masked_bias
+
 
 def selected_logprobs(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     r""":math:`z_y/\tau - \mathrm{logsumexp}(z/\tau)` at the target tokens, in nats: float32, with gradient."""
@@ -57,9 +59,10 @@ def head_logprobs(
     if type(head) is torch.nn.Linear and type(head.weight) in _PLAIN:
         rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
         graph = torch.is_grad_enabled() and (hidden_NH.requires_grad or head.weight.requires_grad)
+        bias_V = masked_bias(head) if WITHOUT_TEXT in head._buffers else head.bias
         keep = graph and 4 * targets_N.numel() * head.weight.shape[0] <= keep_bytes
         logprobs_N, entropy_N = _LinearLogprobs.apply(
-            hidden_NH, head.weight, head.bias, targets_N, temperature, entropy, rows, keep
+            hidden_NH, head.weight, bias_V, targets_N, temperature, entropy, rows, keep
         )  # pyright: ignore[reportGeneralTypeIssues]
         return logprobs_N, entropy_N if entropy else None
     return _checkpointed(hidden_NH, head, targets_N, temperature, entropy, chunk_bytes)

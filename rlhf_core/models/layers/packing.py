@@ -27,6 +27,7 @@ from rlhf_core.models.layers.segments import (
     repeatable_gradients,
 )
 from rlhf_core.models.layers.trunk_and_head import Ids, on_device, trunk_and_head
+from rlhf_core.types.errors import error_line
 
 log = logging.getLogger("rlhf.models")
 BY_SEGMENT = "a call per segment"
@@ -158,8 +159,7 @@ def refusal(backend: AttentionBackend, kind: Kind) -> str | None:
                 if (gap := _gap(backend, kind, segments, window)) > TOLERANCE:
                     return f"differs by {gap:.1g}"
     except Exception as error:  # whatever this build, device or head size lacks: by segment works everywhere
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        return f"{type(error).__name__}: {first_line}"
+        return error_line(error)
     return None
 
 

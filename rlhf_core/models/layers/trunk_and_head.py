@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,12 +102,15 @@ def rounding_tolerance(model: torch.nn.Module) -> float:
     return TOLERANCE if compute_dtype(model) == torch.float32 else 100 * TOLERANCE
 
 
-def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
-    """Whether two results of one model are the same but for rounding (:func:`rounding_tolerance`)."""
-    if got.shape != want.shape:
+def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module, times: float = 1.0) -> bool:
+    """Whether two results of one model are the same but for rounding, ``-inf`` included: they differ by no more than
+    ``times`` the :func:`rounding_tolerance`.
+    """
+    if got.shape != want.shape or not torch.equal(got.isneginf(), want.isneginf()):
         return False
-    gap = (got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-6)
-    return bool(gap <= rounding_tolerance(model))
+    got, want = (values.float().masked_fill(values.isneginf(), 0.0) for values in (got, want))
+    gap = (got - want).abs().max() / want.abs().max().clamp(min=1e-6)
+    return bool(gap <= times * rounding_tolerance(model))
 
 
 _linear_heads: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -203,6 +206,22 @@ def _limits(config: Any) -> Iterable[tuple[str, int]]:
             yield kind, int(text.max_position_embeddings)
 
 
+WITHOUT_TEXT = "rlhf_without_text"
+"""Buffer of a head, ids whose logits are ``-inf``; it is not saved."""
+
+
+def ids_without_text(model: Any) -> list[int]:
+    """Ids that :func:`mask_ids_without_text` masked."""
+    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
+    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []
+
+
+def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
+    """A masked head's bias, with gradient: ``-inf`` for ids without a text."""
+    bias_V = head.weight.new_zeros(head.weight.shape[0]) if head.bias is None else head.bias
+    return bias_V.index_fill(0, head.get_buffer(WITHOUT_TEXT).to(bias_V.device), -torch.inf)
+
+
 def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
     """Values of the host as a tensor on a device."""
     if device.type != "cuda":
@@ -282,3 +301,37 @@ def padded_logits(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
     rows, positions = target_positions(prompts, completions, device)
     logits_BLV = base_model(model)(input_ids=pad_right(_inputs(prompts, completions), device), use_cache=False).logits
     return logits_BLV[rows, positions]
+
+
+def mask_ids_without_text(model: Any, ids: Collection[int]) -> None:
+    """Give the head's rows that stand for none of the tokenizer's ``ids`` the logit ``-inf``, whatever calls the head;
+    of a model that changes logits after the head (a cap), also those that it returns.
+    """
+    base, head = base_model(model), base_model(model).get_output_embeddings()
+    rows = base.config.get_text_config().vocab_size if head is None else head.weight.shape[0]
+    nameless = torch.tensor(sorted(set(range(rows)) - set(ids)), dtype=torch.long)
+    for module in (head, base) if len(nameless) else ():
+        if module is None or (module is base and _masked(base, nameless)):
+            continue
+        device = next(module.parameters()).device
+        module.register_buffer(
+            WITHOUT_TEXT, nameless if device.type == "meta" else nameless.to(device), persistent=False
+        )
+        module.register_forward_hook(_mask)
+
+
+def _mask(module: torch.nn.Module, _: object, out: Any) -> Any:
+    ids = module.get_buffer(WITHOUT_TEXT)
+    if isinstance(out, torch.Tensor):
+        return out.index_fill(-1, ids.to(out.device), -torch.inf)
+    out.logits = out.logits.index_fill(-1, ids.to(out.logits.device), -torch.inf)
+    return out
+
+
+def _masked(model: Any, ids: torch.Tensor) -> bool:
+    """Whether the model's own logits of these ids are ``-inf``; False where there are no weights to try it."""
+    if next(model.parameters()).is_meta:
+        return False
+    probe_BL = torch.tensor(probe_ids(model)[:1], device=next(model.parameters()).device)
+    with torch.no_grad(), quiet(model):
+        return bool(model(input_ids=probe_BL, use_cache=False).logits[..., ids].isneginf().all())

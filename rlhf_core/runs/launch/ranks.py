@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import OtherRankFailed, RlhfError
+from rlhf_core.types.errors import OtherRankFailed, RlhfError, error_text
 
 
 def resume_command(run_dir: Path) -> str:
@@ -117,7 +117,7 @@ def report(error: BaseException) -> bool:
         return False
     rank = os.environ.get("RANK", "0")
     clear = isinstance(error, RlhfError)
-    text = str(error) if clear else f"{type(error).__name__}: {error}"
+    text = str(error) if clear else error_text(error)
     row = {
         "rank": rank,
         "clear": clear,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.config.load import read_yaml
 from rlhf_core.config.plan import Plan, reload
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.read import saved_steps
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RunDirError
+from rlhf_core.types.errors import RunDirError, bullets, error_text
 
+log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
 LENGTHS = ("trainer.steps", "trainer.max_steps", "trainer.epochs")
 """How long a run is; they may only rise."""
@@ -30,8 +34,6 @@ PROCESSES = "processes"
 
 Change = tuple[str, Any, Any]
 """Dotted key, old value, new value."""
-MAX_ROWS = 8
-"""Differences that are listed; the others are counted."""
 
 
 def planned_resume(
@@ -47,6 +49,10 @@ def planned_resume(
     """
     plan = _read_plan(run_dir)
     config = reload(registry, plan)
+    settings = run_dir / "config.yaml"
+    if settings.is_file() and (edited := differences(plan.config, read_yaml(settings))):
+        key, planned, written = edited[0]
+        log.warning("'%s' has %s %s: not used; plan.json has %s", settings, key, written, planned)
     changes: list[Change] = []
     if change is not None:
         wanted = change(plan.config)
@@ -74,7 +80,7 @@ def _read_plan(run_dir: Path) -> Plan:
         raise RunDirError(
             f"the plan of '{run_dir}' is damaged",
             where=str(path),
-            why=f"{type(error).__name__}: {error}",
+            why=error_text(error),
             fix="start a new run",
         ) from error
 
@@ -83,10 +89,8 @@ def _refuse(changes: Sequence[Change], run_dir: Path) -> None:
     rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
     if not rows:
         return
-    if len(rows) > MAX_ROWS:
-        rows = [*rows[:MAX_ROWS], f"and {len(rows) - MAX_ROWS} more"]
     raise RunDirError(
-        "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
+        f"the configuration differs from the run to be resumed:{bullets(rows)}",
         where=str(run_dir),
         why=f"a resumed run keeps its settings; only {', '.join((*CHANGEABLE, *GROUPS))} may change",
         fix="resume without these settings, or start a new run with another --run-dir",
@@ -111,8 +115,7 @@ def may_change(key: str) -> bool:
 
 def extended(plan: Plan, config: RunConfig, changes: Sequence[Change], run_dir: Path) -> Plan:
     """The plan with changed settings, and a record of what they were."""
-    saved = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
-    newest = max((int(step) for step in saved if step.isdigit()), default=None)
+    newest = max(saved_steps(run_dir), default=None)
     for key, old, new in changes:
         if key in LENGTHS and _steps(new) < _steps(old):
             made = "" if newest is None else f"; {newest} steps are made"

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from rlhf_core.plugins.component_calls import component_error, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunEnd
 from rlhf_core.plugins.registry import Registry
+from rlhf_core.runs.launch.inputs import check_inputs, inputs
+from rlhf_core.runs.launch.inputs import pinned as pinned
 from rlhf_core.runs.launch.launched import RankZeroLauncher
 from rlhf_core.runs.launch.process import environment, set_up_torch
 from rlhf_core.runs.launch.process import run_plan as run_plan
@@ -28,7 +31,7 @@ from rlhf_core.runs.launch.rows import with_rows as with_rows
 from rlhf_core.runs.read import locked_run_dir
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display
-from rlhf_core.types.errors import PluginError, RlhfError
+from rlhf_core.types.errors import PluginError, RlhfError, error_text
 
 log = logging.getLogger("rlhf")
 
@@ -71,6 +74,7 @@ def launch(
     with contextlib.ExitStack() as stack:
         if resume:
             stack.enter_context(locked_run_dir(run_dir))
+            check_inputs(plan.inputs, config, run_dir, display.say)
             for text in record(run, plan):
                 display.say(text)
             if (summary := completed(run)) is not None:
@@ -84,6 +88,7 @@ def launch(
             run.stop.unlink(missing_ok=True)
             run.failure.unlink(missing_ok=True)
         else:
+            plan = replace(plan, inputs=inputs(config, run_dir, display.say))
             run.create(plan, environment())
             stack.enter_context(locked_run_dir(run_dir))
         hint = resume_command(run_dir) if rank_0 is None else rank_0.resume_hint(run_dir)
@@ -115,7 +120,7 @@ def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
         return
     stopped = isinstance(failure, KeyboardInterrupt) or getattr(failure, "exit_code", 1) == 130
     if failure is not None:
-        event = RunEnd(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
+        event = RunEnd(run.path, "interrupted" if stopped else "failed", error_text(failure))
     else:
         summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
         event = RunEnd(run.path, str(summary.get("status", "completed")), summary=summary)

@@ -2,9 +2,14 @@
 /* The list of runs and the newest rollouts. Texts of runs are set as text, never as markup. */
 const Lists = (() => {
   const PAGE = 40;
+  /* As in a report's tools.js: characters that act on the order of letters, or are not seen, are shown. */
+  const visible = (text) => String(text).replace(/(?![\n\t\u200c\u200d\u00ad])[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, (one) => {
+    const code = one.codePointAt(0);
+    return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
   const element = (tag, text, name) => {
     const made = document.createElement(tag);
-    if (text !== undefined && text !== null) made.textContent = text;
+    if (text !== undefined && text !== null) made.textContent = visible(text);
     if (name) made.className = name;
     return made;
   };
@@ -18,7 +23,8 @@ const Lists = (() => {
     return made;
   };
   const set = (node, text) => {
-    if (node.textContent !== text) node.textContent = text;
+    const shown = visible(text);
+    if (node.textContent !== shown) node.textContent = shown;
   };
 
   const rows = new Map(); // run -> parts of its line

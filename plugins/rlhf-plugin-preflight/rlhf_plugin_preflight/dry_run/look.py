@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 NOT_COUNTED = "activations, reward models, critic, the sampler's cache, libraries"
 
 
+def keeps_reference(run: RunConfig) -> bool:
+    """Whether a frozen copy of the policy is kept; with LoRA the reference is the adapter switched off."""
+    trainer: Any = run.trainer
+    if run.model.lora is not None:
+        return False
+    kl = getattr(trainer, "kl", None)
+    if kl is not None:
+        return bool(kl.track or getattr(kl, "coefficient", 0) > 0)
+    return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
+
+
 def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[str, int]:
     """Bytes of each part in one process that holds the whole model; :data:`NOT_COUNTED` comes on top."""
     trainer: Any = config.trainer
@@ -24,7 +35,7 @@ def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[
         "weights": model.weight_bytes,
         "gradients": model.trainable_bytes,
         "optimizer": 2 * model.trainable_bytes,  # AdamW keeps two numbers in the precision of the parameter
-        "reference": model.weight_bytes if config.keeps_copy else 0,
+        "reference": model.weight_bytes if keeps_reference(config) else 0,
         "logits": _logits(trainer, model.vocabulary, longest) if trains_policy(config) else 0,
     }
 

@@ -24,7 +24,7 @@ def describe(event: Preflight) -> str:
 
 def _lines(event: Preflight) -> Iterator[str]:
     config, facts = event.context.config, look_at(event.context)
-    yield "dry run: models and data are in order; nothing was trained or written\n"
+    yield "dry run: models and data are in order (weights were not read); nothing was trained or written\n"
     rows = [
         ("algorithm", _algorithm(config)),
         ("model", _model(config, facts)),

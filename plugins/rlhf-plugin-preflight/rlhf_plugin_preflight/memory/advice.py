@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.config import UserError
+from rlhf_plugin_preflight.dry_run.look import keeps_reference
 from rlhf_plugin_preflight.memory.engine import accepted_by_engine, says_memory
 from rlhf_plugin_preflight.memory.plan import MemoryPlan
 
@@ -39,11 +40,11 @@ def changes(run: RunConfig) -> Iterator[Change]:
     while size > 1:
         size //= 2
         yield Change(f"trainer.micro_batch_size={size}", "more, smaller forwards; the same update", _micro_batch(size))
-    if getattr(trainer, "kl", None) is not None and run.keeps_copy and not getattr(trainer.kl, "coefficient", 0):
+    if getattr(trainer, "kl", None) is not None and keeps_reference(run) and not getattr(trainer.kl, "coefficient", 0):
         yield Change(
             "trainer.kl.track=false", "no metric kl", lambda r: _trainer(r, kl=_with(r.trainer.kl, track=False))
         )
-    elif getattr(trainer, "track_kl", False) and run.keeps_copy:
+    elif getattr(trainer, "track_kl", False) and keeps_reference(run):
         yield Change("trainer.track_kl=false", "no metric kl", lambda r: _trainer(r, track_kl=False))
     engine: Any = run.rollout
     if says_memory(run):

@@ -13,6 +13,7 @@ from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
+from rlhf_plugin_preflight.dry_run.look import keeps_reference
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.live import tensor_bytes
@@ -159,7 +160,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
     return Footprint(
         model=size,
         sizes=sizes,
-        reference=size.weights if run.keeps_copy else 0,
+        reference=size.weights if keeps_reference(run) else 0,
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=reward_model_count(ctx),
         update=rehearse(ctx, sizes, unknown),

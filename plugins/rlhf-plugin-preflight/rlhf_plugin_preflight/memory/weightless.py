@@ -69,7 +69,7 @@ def on_meta(described: Described, config: ModelConfig, *, generates: bool = True
             return family.from_config(
                 described.config,
                 dtype=getattr(torch, config.dtype),
-                attn_implementation=config.attention,
+                attn_implementation=config.attention_or_eager,
                 trust_remote_code=config.trust_remote_code,
             )
     except Exception as error:  # as above

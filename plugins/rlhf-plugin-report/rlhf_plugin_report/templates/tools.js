@@ -2,8 +2,8 @@
 const field = (name) => document.getElementById(name);
 const number = (value) => (value === null || value === undefined ? "none" : String(Number(Number(value).toPrecision(4))));
 /* Characters that control terminals or reverse what stands behind them are shown. */
-const visible = (text) => String(text).replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]/g, (one) => {
-  const code = one.charCodeAt(0);
+const visible = (text) => String(text).replace(/(?![\n\t\u200c\u200d\u00ad])[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, (one) => {
+  const code = one.codePointAt(0);
   return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 });
 const element = (tag, text, name) => {

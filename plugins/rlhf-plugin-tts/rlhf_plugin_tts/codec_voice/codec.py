@@ -82,11 +82,14 @@ class Codec:
     def model(self) -> Any:
         from transformers import AutoModel
 
+        from rlhf_core.models import check_finite
+
         try:
             loaded: Any = AutoModel.from_pretrained(self.folder, use_safetensors=True)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise ModelError(f"the codec '{self.folder}' cannot be loaded", why=reason) from error
+        check_finite(loaded.state_dict(), str(self.folder))
         return loaded.eval().requires_grad_(False)
 
     def decode(self, frames: Sequence[Sequence[int]]) -> Any:

@@ -57,6 +57,8 @@ class PocketCodec:
                 f"and this codec works at {RATE} Hz",
                 fix="copy both files from the same model",
             )
+        if not np.isfinite(book).all():
+            raise ModelError(f"the codebook of '{folder / CODEC_FILE}' holds NaN or infinity", fix="copy it again")
         return cls(book)
 
     def save(self, folder: Path) -> None:

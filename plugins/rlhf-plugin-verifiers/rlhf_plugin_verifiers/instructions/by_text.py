@@ -43,9 +43,10 @@ def words(text: str) -> list[str]:
 
 
 def occurrences(text: str, phrase: str) -> int:
-    """How often a word or phrase stands in a text as a whole, in any case."""
+    """How often a word or phrase stands in a text as a whole, in any case, between Markdown's underscores too."""
+    text, phrase = (unicodedata.normalize("NFC", t) for t in (text, phrase))
     pattern = r"\s+".join(map(re.escape, phrase.split()))
-    return len(re.findall(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE))
+    return len(re.findall(rf"(?<![^\W_]){pattern}(?![^\W_])", text, re.IGNORECASE))
 
 
 def letters(word: str) -> str:

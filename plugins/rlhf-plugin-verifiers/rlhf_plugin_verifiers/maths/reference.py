@@ -24,6 +24,7 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _TEXT = re.compile(r"\\(?:text\w*|mathrm|mathbf|operatorname|begin|end|mbox)\s*\{[^{}]*\}")
 _NO_WORDS = frozenset(["and", "sin", "cos", "tan", "log", "sqrt", "exp", "max", "min", "gcd", "lcm", "mod", "det"])
 _SENTENCE = re.compile(r"[\w)}$][.!?]\s+[A-Z][a-z]|[?\u201c\u201d\"`]|:\s+[A-Za-z]{3}")
+_CODE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}_[A-Za-z]{3}|'\w{3,}'|==|</?[a-z]{3,}>")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -68,6 +69,8 @@ def _why_no_formula(answer: str) -> str | None:
     words = [word for word in _WORD.findall(plain) if word.lower() not in _NO_WORDS]
     if len(words) > MAX_WORDS or _SENTENCE.search(plain):
         return f"the reference answer {answer[:60]!r} is prose; give the answer alone, or box it: \\boxed{{...}}"
+    if _CODE.search(plain):
+        return f"the reference answer {answer[:60]!r} is code or markup, not an answer"
     dollars = len(re.findall(r"(?<!\\)\$", answer))
     if dollars % 2 and not re.fullmatch(r"-?\$\s?-?[\d.,][^+=^_\\]*", answer):
         return f"a dollar sign of the reference answer is never closed: {answer[:60]!r}"

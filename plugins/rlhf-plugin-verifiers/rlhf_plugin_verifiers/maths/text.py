@@ -20,8 +20,8 @@ _FOLLOW_UP = re.compile(
     re.IGNORECASE,
 )
 """Where a model begins to write the next question, or to write the other side's turn."""
-_START_OF_REASONING = re.compile(r"<\s*think(?:ing)?\s*>", re.IGNORECASE)
-_END_OF_REASONING = re.compile(r"<\s*/\s*think(?:ing)?\s*>", re.IGNORECASE)
+_START_OF_REASONING = re.compile(r"<\s*(?:think(?:ing)?|reasoning)\s*>|\[THINK\]", re.IGNORECASE)
+_END_OF_REASONING = re.compile(r"<\s*/\s*(?:think(?:ing)?|reasoning)\s*>|\[/THINK\]", re.IGNORECASE)
 _DIGIT = re.compile(r"[^\W\D]")
 
 

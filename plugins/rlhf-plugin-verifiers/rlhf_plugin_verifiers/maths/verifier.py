@@ -83,12 +83,22 @@ def is_right(stated: FinalAnswer | None, completion: str, gold: str, rules: Rule
     numbers = [n for text in (gold_latex, stated.latex) if (n := whole_number(plain(canonical(text)))) is not None]
     if len(numbers) == 2:
         return same_number(numbers[0], numbers[1], partial(close, digits=rules.digits))
+    (bases, marked), (stated_bases, stated_marked) = (_indices(canonical(t)) for t in (gold_latex, stated.latex))
+    if marked != stated_marked or (bases and stated_bases and bases != stated_bases):
+        return False
     if stated.boxed and other_words(stated.latex, gold_latex):
         return False
     values = parsed(reference, gold, rules.targets, True), parsed(stated, completion, rules.targets)
     if "approx" not in stated.latex and any(contradicts(v, rules.digits, named=True) for v in values[1]):
         return False
     return equal(*values, rules) or same_assignments(gold_latex, stated.latex, _same_value(rules))
+
+
+def _indices(latex: str) -> tuple[set[str], set[str]]:
+    """(Bases of numbers, letters with a prime or transposed), which math-verify drops."""
+    value = latex.rpartition("=")[2]
+    marked = re.findall(r"(?<![A-Za-z\\])([A-Za-z]'+|[A-Z]\^\{?(?:T|\\top)\b)", value)
+    return set(re.findall(r"(?<=\d)_\{?(\d+)", latex)), set(marked)
 
 
 def _picks(gold: Option, stated: FinalAnswer | None, completion: str, rules: Rules) -> bool:
