@@ -13,13 +13,13 @@ import pytest
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.main import main
-from rlhf_core.data.curriculum import read_values
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.judging import BatchedJudge
 from rlhf_eval.watch import Watcher, linked_copy
+from rlhf_plugin_schedule.curriculum import read_values
 
 from .conftest import ARITHMETIC, BENCHMARK
 

@@ -11,7 +11,7 @@ from rlhf_core.plugins.registry import KINDS
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
 
-OTHERS = ("key_hints", "launcher", "modality", "model", "model_file", "tool_format", "usage_hints")
+OTHERS = ("key_hints", "launcher", "modality", "model", "model_file", "schedule", "tool_format", "usage_hints")
 """Groups of functions, ``rlhf.NAME``."""
 LISTED = (*KINDS, *OTHERS, "command", "hook")
 

@@ -179,6 +179,26 @@ def brought_by(kind: str, name: str) -> str:
     return next((distribution for own, distribution in shipped.items() if normalise(own) == wanted), "")
 
 
+def scheduler(name: str, setting: str) -> Callable[[], Any]:
+    """What imports the part of a plugin that schedules rollouts (entry-point group ``rlhf.schedule``) by a setting.
+
+    Raises:
+        PluginError: no installed plugin has it, or several have.
+    """
+    entries = [entry for entry in entries_of("rlhf.schedule", disabled_distributions()) if entry.name == name]
+    if len(entries) > 1:
+        several = " and ".join(entry.distribution for entry in entries)
+        raise PluginError(f"{several} both do what {setting} says", fix="rlhf plugins disable all but one of them")
+    if not entries:
+        distribution = brought_by("schedule", name)
+        raise PluginError(
+            f"{setting} needs {distribution}",
+            why="it is not installed, or disabled",
+            fix=f"pip install {distribution}, or rlhf plugins enable {distribution}, or leave {setting} out",
+        )
+    return lambda: load_entry(entries[0], setting, "reinstall it, or leave the setting out")
+
+
 def required_distributions(distribution: str, extra: str = "") -> list[str]:
     """Names of what an installed distribution requires, in its order; none if it is not installed."""
     try:

@@ -15,15 +15,13 @@ from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.slices import has_meta_weights, read_weights
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import CheckedAdvantage
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import CriticAdvantage, Loss
 from rlhf_core.rl.advantages import AdvantageStep
-from rlhf_core.rl.buffered_source import BufferedSource, RolloutBuffer
 from rlhf_core.rl.checkpoint import OnlineCheckpoint, PolicyWeights
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
-from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.inputs import OnlineInputs
-from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.rl.sources import CollectorSettings, InlineSource, RolloutCollector
 from rlhf_core.rl.update import PolicyTerms, UpdateStep
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -46,9 +44,6 @@ from rlhf_core.training.weight_sync import (
     weights_to_sample,
 )
 
-RolloutSource = InlineSource | BufferedSource
-"""Gives each step its rollout batch."""
-
 
 @dataclass(frozen=True)
 class TrainableModule:
@@ -70,7 +65,7 @@ class TrainableModule:
 class RolloutParts:
     """What a trainer needs to learn from rollouts of its policy."""
 
-    source: RolloutSource
+    source: InlineSource
     rewards: RewardManager
     learner: Learner
     reference: ReferencePolicy | None
@@ -232,7 +227,7 @@ class PartsBuilder:
             has_benchmarks=bool(ctx.config.benchmarks),
         )
 
-    def _source(self, generator: RolloutGenerator, rewards: RewardManager, weight_sync: WeightSync) -> RolloutSource:
+    def _source(self, generator: RolloutGenerator, rewards: RewardManager, weight_sync: WeightSync) -> InlineSource:
         """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
         config, prompts = self.config, self.inputs.prompts
         settings = CollectorSettings(
@@ -240,13 +235,14 @@ class PartsBuilder:
             sampling=config.sampling.params(),
             dynamic=config.dynamic_sampling,
             adaptive=config.adaptive_sampling,
-            observe_rates=self.inputs.datasets.settings.difficulty is not None,
         )
-        kind = DynamicCollector if settings.shares_groups else RolloutCollector
+        scheduled = config.scheduled(self.inputs.datasets.settings)
+        groups = scheduled.get("groups")
+        kind = RolloutCollector if groups is None else scheduler("groups", groups)()
         rollouts = None if self.online is None else self.online.rollouts
         comm, on_every_rank = self.strategy, nullcontext
         if self.batches_ahead and rollouts is not None:
-            exchanges = settings.shares_groups or weight_sync.needs_ranks
+            exchanges = groups is not None or weight_sync.needs_ranks
             comm = new_group(self.strategy, rollouts.timeout_s, exchanges)
             on_every_rank = together = partial(engine_on_every_rank, comm) if exchanges else nullcontext
         else:
@@ -256,12 +252,8 @@ class PartsBuilder:
         inline = InlineSource(collector, weight_sync, self.session)
         if rollouts is None or not rollouts.max_staleness:
             return inline
-        worker = None
-        if self.batches_ahead:
-            copied = None if weight_sync.sampler is None else weight_sync.sampler.model
-            worker = RolloutWorker(collector.collect, weight_sync, copied, rollouts.timeout_s, comm, on_every_rank)
-            self.session.components.attach("the rollout worker", worker)
-        return BufferedSource(inline, RolloutBuffer(rollouts, self.batches_ahead), worker, config.steps)
+        sampling_ahead = scheduler("ahead", scheduled["ahead"])()
+        return sampling_ahead(inline, rollouts, self.batches_ahead, config.steps, comm, on_every_rank)
 
 
 def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.rl.settings import (
     AdaptiveSampling,
     DynamicSampling,
@@ -23,6 +24,7 @@ from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
 from rlhf_core.types.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
+    from rlhf_core.data.settings import DatasetSettings
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.registry import Registry
@@ -113,6 +115,8 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
+        for part, setting in self.scheduled(ctx.config.dataset).items():
+            scheduler(part, setting)
         every = (ctx.config.reward, *(source.reward for source in ctx.config.dataset.sources))
         rewards = [reward for reward in every if reward is not None]
         for reward in rewards:
@@ -123,6 +127,17 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 why=f"reward '{rewards[0].name}' has worker processes of its own",
                 fix=f"--set reward.workers={self.reward_workers}, and leave trainer.reward_workers out",
             )
+
+    def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
+        """Part of a plugin that schedules rollouts -> the setting that needs it."""
+        rows = (
+            ("curriculum", "dataset.curriculum", dataset.curriculum),
+            ("difficulty", "dataset.difficulty", dataset.difficulty),
+            ("groups", "dataset.difficulty", dataset.difficulty),
+            ("groups", "trainer.adaptive_sampling", self.adaptive_sampling),
+            ("groups", "trainer.dynamic_sampling", self.dynamic_sampling),
+        )
+        return {part: setting for part, setting, value in rows if value is not None}
 
     def workers_of(self, reward: ComponentConfig, registry: Registry) -> ComponentConfig | None:
         """The Config of the worker processes that call a reward; None if this process calls it, or it brings its own.
@@ -219,6 +234,11 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         """Rollout batches that may be sampled before they are needed; 0 samples and learns in turn."""
         return self.rollouts.ahead(self.updates_per_step)
 
+    def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
+        """See :meth:`RolloutTrainerConfig.scheduled`."""
+        ahead = {"ahead": "trainer.rollouts.max_staleness"} if self.rollouts.max_staleness else {}
+        return super().scheduled(dataset) | ahead
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse combinations that cannot learn or would learn the wrong thing, before anything is loaded."""
         run = ctx.config
@@ -237,9 +257,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
                 fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
             )
         if run.dataset.curriculum is not None:
-            from rlhf_core.data.curriculum import read_values
-
-            read_values(run.dataset.curriculum)
+            scheduler("curriculum", "dataset.curriculum")()(run.dataset.curriculum)
         self.check_precision(ctx)
         check_sampling(self)
         self.check_rollouts(ctx)

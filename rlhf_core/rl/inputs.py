@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlhf_core.config.run import precision_of
-from rlhf_core.data.curriculum import DifficultyOrder, apply_curriculum
 from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
@@ -16,6 +15,7 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.sources import PromptLoader
@@ -81,7 +81,8 @@ def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[list[Prompt],
     settings = datasets.settings
     if settings.curriculum is not None:
         seed = ctx.seed if settings.shuffle else None
-        train, counts = apply_curriculum(settings.curriculum, train, held, seed)
+        curriculum = scheduler("curriculum", "dataset.curriculum")()(settings.curriculum)
+        train, counts = curriculum.apply(train, held, seed)
         datasets.counts.update(counts)
     return train, held
 
@@ -114,4 +115,5 @@ def _prompt_order(train: list[Prompt], datasets: Datasets, seed: int) -> PromptO
     shuffle = settings.shuffle and (settings.curriculum is None or settings.curriculum.order == "none")
     if settings.difficulty is None:
         return PromptOrder(train, datasets.weights, seed, shuffle)
-    return DifficultyOrder(settings.difficulty, train, datasets.weights, seed, shuffle)
+    order = scheduler("difficulty", "dataset.difficulty")()
+    return order(settings.difficulty, train, datasets.weights, seed, shuffle)

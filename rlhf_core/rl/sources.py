@@ -87,13 +87,6 @@ class CollectorSettings:
     sampling: SamplingParams
     dynamic: DynamicSampling | None = None
     adaptive: AdaptiveSampling | None = None
-    observe_rates: bool = False
-    """The prompt order wants to know how each prompt went."""
-
-    @property
-    def shares_groups(self) -> bool:
-        """Whether every rank needs to know the scores of every group before the update."""
-        return self.dynamic is not None or self.adaptive is not None or self.observe_rates
 
 
 @dataclass(eq=False)
@@ -146,7 +139,7 @@ class SourceBatch(NamedTuple):
 
 
 class InlineSource:
-    """Samples each batch when its step begins, from the policy as it then is.
+    """Gives each step its rollout batch: sampled when the step begins, from the policy as it then is.
 
     Raises ``EngineUnavailable`` on every rank if the engine of one is gone.
     """
@@ -154,16 +147,15 @@ class InlineSource:
     def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
         self.collector, self.weight_sync, self.session = collector, weight_sync, session
 
-    def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
-        """The batch that this step learns from; all ranks call it together, first of all in a step.
+    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
+        """The batch that this step learns from; all ranks call it together, first of all in a step."""
+        return SourceBatch(self.sample(step, version, timer, step))
 
-        ``number`` counts batches where several steps learn from one.
-        """
+    def sample(self, step: int, version: int, timer: Timer, number: int) -> RolloutBatch:
+        """A batch of the policy as it is now, and its number."""
         sync_weights(self.weight_sync, version, self.session.strategy)
         try:
-            return SourceBatch(
-                self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
-            )
+            return self.collector.collect(number, version, partial(emit, self.session, step), timer)
         except EngineUnavailable as error:
             error.unchanged = error.prompts_put_back  # a step samples before it trains
             raise

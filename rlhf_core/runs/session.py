@@ -202,8 +202,6 @@ Event = tuple[str, tuple[Any, ...]]
 """What happened while a rollout batch was made: ``rollouts``, ``rewards``, ``count`` or ``trace``, and its values."""
 Emit = Callable[..., None]
 """Takes an event: its name, then its values."""
-RECORDS = ("count", "trace")
-"""Events that are not hooks."""
 
 
 def emit(session: RunSession, step: int, name: str, *values: Any) -> None:
@@ -214,10 +212,3 @@ def emit(session: RunSession, step: int, name: str, *values: Any) -> None:
         session.trace(step, *values)
     else:
         session.hooks.fire(f"rlhf_{name}_ready", hk.StepRollouts(step, *values))
-
-
-def replay(session: RunSession, step: int, events: Sequence[Event], *, hooks: bool = True) -> None:
-    """Pass kept events on, in order; with ``hooks`` off counts and trace rows only."""
-    for name, values in events:
-        if hooks or name in RECORDS:
-            emit(session, step, name, *values)

@@ -15,7 +15,7 @@ import torch
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.models.layers.trunk_and_head import fetch_to_host
 from rlhf_core.plugins.strategy_protocols import Strategy
-from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample
+from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.batches import LossOutput, PairBatch, TokenBatch
 from rlhf_core.types.messages import Turn, TurnStatus
 from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
@@ -70,14 +70,6 @@ def prompt_rows(
 def messages_of(group: PromptGroup) -> list[dict[str, Any]]:
     """The whole conversation: what completions with sounds were asked is not all in its last turn."""
     return [dict(message) for message in group.prompt.messages]
-
-
-def set_aside_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
-    """Rows of groups that are not trained on, without tokens."""
-    rollouts = [r for g in groups for r in g.rollouts]
-    scores = [s for g in groups for s in g.scores]
-    rows = prompt_rows([g.group for g in groups], rollouts, scores, [None] * len(rollouts), 0)
-    return [{**row, "event": "set_aside"} for row in rows]
 
 
 def turn_row(turn: Turn) -> dict[str, Any]:

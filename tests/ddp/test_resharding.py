@@ -19,13 +19,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from rlhf_core.distributed.whole_weights import read_stored, take_out, write_sharded
-from rlhf_core.rl.buffered_source import reshard_batch
 from rlhf_core.runs.checkpoint import CheckpointStore, for_ranks
 from rlhf_core.training.rollout_batch import RolloutBatch
 from rlhf_core.types.errors import RunDirError
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score
 from rlhf_core.types.tree import SHARDED, Stored, load_tree, save_tree
 from rlhf_plugin_pocket import weights_path
+from rlhf_plugin_schedule.buffered_source import reshard_batch
 from tests.resume.runs import cut_back
 from tests.resume.runs import train as train_here
 

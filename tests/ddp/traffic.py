@@ -29,7 +29,6 @@ from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.plugins.hooks import HookBus, Specs
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.sources import CollectorSettings
 from rlhf_core.rl.update import Groups, UpdateStep
 from rlhf_core.training.learner import Learner
@@ -40,6 +39,7 @@ from rlhf_core.training.weight_sync import DriftCheck
 from rlhf_core.types.errors import ComponentError, OtherRankFailed
 from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
 from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_plugin_schedule.dynamic_collector import DynamicCollector
 from rlhf_testing.samples import make_rollouts
 
 SIZE, COUNT = 2, 8

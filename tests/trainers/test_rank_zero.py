@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 import rlhf_core
+import rlhf_plugin_schedule
 from rlhf_core.rl.update import _threshold
 from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.rollouts import Prompt, PromptGroup
 
-CORE = Path(rlhf_core.__file__).parent
+CORE, SCHEDULE = (Path(str(module.__file__)).parent for module in (rlhf_core, rlhf_plugin_schedule))
 STAGES = [
-    *(
-        f"rl/{name}.py"
-        for name in ("advantages", "buffered_source", "dynamic_collector", "sources", "trainer", "update")
-    ),
+    *(f"rl/{name}.py" for name in ("advantages", "sources", "trainer", "update")),
+    *(f"{SCHEDULE / name}.py" for name in ("buffered_source", "dynamic_collector")),
     *(f"training/{name}.py" for name in ("generation", "learner", "micro_batches", "policy_evaluator")),
     *(f"training/{name}.py" for name in ("policy_module", "rewards", "rollout_batch", "trace")),
 ]

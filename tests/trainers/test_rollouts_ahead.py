@@ -23,13 +23,13 @@ from rlhf_core.hooks import hookimpl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.rl.buffered_source import RolloutBuffer
-from rlhf_core.rl.rollout_worker import RolloutWorker
 from rlhf_core.runs.launch.run import set_up_torch
 from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.weight_sync import SamplerPolicy, WeightSync
 from rlhf_core.types.errors import ComponentError, DeadlineExceeded
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_schedule.buffered_source import RolloutBuffer
+from rlhf_plugin_schedule.rollout_worker import RolloutWorker
 
 from .conftest import ONLINE, Train, largest_difference, one_and_two_processes
 

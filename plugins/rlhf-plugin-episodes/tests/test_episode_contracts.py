@@ -9,7 +9,6 @@ import pytest
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.rl.buffered_source import batch_state, read_batch
 from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.training.rewards import RewardManager
 from rlhf_core.training.rollout_batch import RolloutBatch
@@ -27,6 +26,7 @@ from rlhf_core.types.rollouts import (
     ScoreStatus,
 )
 from rlhf_plugin_episodes.episode import Episode
+from rlhf_plugin_schedule.buffered_source import batch_state, read_batch
 from rlhf_plugin_verifiers.numeric import NumericVerifier
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 from rlhf_plugin_verifiers.workers import sample_from_json, sample_to_json

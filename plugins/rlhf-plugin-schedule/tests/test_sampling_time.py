@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.rl.dynamic_collector import DynamicCollector
 from rlhf_core.rl.sources import CollectorSettings
 from rlhf_core.training import trace as timer_module
 from rlhf_core.training.trace import Timer
 from rlhf_core.types.rollouts import SamplingParams
+from rlhf_plugin_schedule.dynamic_collector import DynamicCollector
 
 
 class Clock:

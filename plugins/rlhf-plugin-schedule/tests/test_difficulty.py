@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.data.curriculum import DifficultyOrder
 from rlhf_core.data.settings import DifficultySettings
 from rlhf_core.types.rollouts import Prompt
+from rlhf_plugin_schedule.difficulty import DifficultyOrder
 
 
 def fresh(*, explore: float = 0.1, decay: float = 0.5, **sizes: int) -> DifficultyOrder:

@@ -47,10 +47,9 @@ class RolloutWorker:
     """Makes batches in the order they are requested; nothing it does depends on when.
 
     Everything that sampling changes (data order, difficulty, a stateful reward) is changed by this thread alone, batch
-    after batch, so it is the same in every run. The other side may only touch it once
-    :meth:`rlhf_core.rl.buffered_source.BufferedSource.drain` has waited for every request. ``model`` is the copy that
-    is sampled from, None where the engine has weights of its own; ``on_every_rank`` a context that all ranks leave with
-    the loss of an engine, or none.
+    after batch, so it is the same in every run. The other side may only touch it once :meth:`BufferedSource.drain` has
+    waited for every request. ``model`` is the copy that is sampled from, None where the engine has weights of its own;
+    ``on_every_rank`` a context that all ranks leave with the loss of an engine, or none.
     """
 
     def __init__(

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from rlhf_core.data import PromptGroup
 from rlhf_core.distributed.group import redistribute
 from rlhf_core.rl.settings import AdaptiveSampling
 from rlhf_core.rl.sources import RolloutCollector
 from rlhf_core.runs.session import Emit
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
-from rlhf_core.training.trace import Timer, set_aside_rows
-from rlhf_core.types.rollouts import PromptGroup
+from rlhf_core.training.trace import Timer, prompt_rows
 
 SampleAndScore = Callable[[Sequence[PromptGroup], int], list[RolloutGroup]]
 """Samples and scores some groups, given the number of each prompt's first completion."""
@@ -150,3 +151,11 @@ class DynamicCollector(RolloutCollector):
         emit("trace", "dynamic_sampling", set_aside_rows(set_aside))
         figures = {"rounds": rounds, "set_aside": len(set_aside), "missing": missing}
         return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
+
+
+def set_aside_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
+    """Rows of groups that are not trained on, without tokens."""
+    rollouts = [r for g in groups for r in g.rollouts]
+    scores = [s for g in groups for s in g.scores]
+    rows = prompt_rows([g.group for g in groups], rollouts, scores, [None] * len(rollouts), 0)
+    return [{**row, "event": "set_aside"} for row in rows]

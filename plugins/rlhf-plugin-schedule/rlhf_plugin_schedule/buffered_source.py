@@ -7,22 +7,25 @@ In a checkpoint prompts are named by source and id, and found again in the run's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.distributed.group import engine_on_every_rank
-from rlhf_core.rl.rollout_worker import RolloutWorker
+from rlhf_core.plugins.strategy_protocols import Collectives
+from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import InlineSource, SourceBatch
-from rlhf_core.runs.dataclass_codec import decode, encode
-from rlhf_core.runs.session import RECORDS, Event, replay
+from rlhf_core.rollouts import EngineUnavailable, FinishReason, Rollout, Turn, TurnStatus, VersionSpan
+from rlhf_core.runs.session import Event, RunSession, emit
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer
-from rlhf_core.training.weight_sync import Snapshot, sync_weights
-from rlhf_core.types.errors import EngineUnavailable
-from rlhf_core.types.messages import Segment, Turn, TurnStatus, VersionSpan
-from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.training.weight_sync import Snapshot
+from rlhf_core.types.messages import Segment
+from rlhf_plugin_schedule.dataclass_codec import decode, encode
+from rlhf_plugin_schedule.rollout_worker import RolloutWorker
 
 PromptsByName = Mapping[tuple[str, str], Prompt]
 """(Source, prompt id) -> prompt."""
@@ -39,6 +42,16 @@ CLASSES = (
     ScoreStatus,
     TurnStatus,
 )
+
+RECORDS = ("count", "trace")
+"""Events that are not hooks."""
+
+
+def replay(session: RunSession, step: int, events: Sequence[Event], *, hooks: bool = True) -> None:
+    """Pass kept events on, in order; with ``hooks`` off counts and trace rows only."""
+    for name, values in events:
+        if hooks or name in RECORDS:
+            emit(session, step, name, *values)
 
 
 def batch_state(batch: RolloutBatch) -> dict[str, Any]:
@@ -155,7 +168,7 @@ class RolloutBuffer:
         return [e for e in self.entries if e.reads < self.max_reads]
 
 
-class BufferedSource:
+class BufferedSource(InlineSource):
     """Decides what is sampled ahead, and which step learns from it; see :class:`InlineSource`.
 
     The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
@@ -165,8 +178,8 @@ class BufferedSource:
     """
 
     def __init__(self, inline: InlineSource, buffer: RolloutBuffer, worker: RolloutWorker | None, steps: int) -> None:
-        self.inline, self.buffer, self.worker, self.steps = inline, buffer, worker, steps
-        self.prompts, self.weight_sync, self.session = inline.collector.prompts, inline.weight_sync, inline.session
+        super().__init__(inline.collector, inline.weight_sync, inline.session)
+        self.buffer, self.worker, self.steps, self.prompts = buffer, worker, steps, inline.collector.prompts
         self._engine_error: EngineUnavailable | None = None
         """Why nothing is sampled any more; all ranks know it."""
 
@@ -198,7 +211,7 @@ class BufferedSource:
                 self.worker.request(number, version, weights)
                 continue
             try:
-                self.buffer.deliver(number, self.inline.next_batch(step, version, timer, number).batch)
+                self.buffer.deliver(number, self.sample(step, version, timer, number))
             except EngineUnavailable:  # what cannot be sampled is not counted as requested
                 self.buffer.cancel(number)
                 raise
@@ -251,12 +264,12 @@ class BufferedSource:
     def release_memory(self) -> None:
         """See :meth:`InlineSource.release_memory`."""
         if self.worker is None:
-            self.weight_sync.release_memory()
+            super().release_memory()
 
     def sync_policy(self, version: int) -> None:
         """See :meth:`InlineSource.sync_policy`."""
         self.drain()
-        sync_weights(self.weight_sync, version, self.session.strategy)
+        super().sync_policy(version)
 
     def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
         if not self.buffer.max_staleness:
@@ -303,6 +316,25 @@ class BufferedSource:
                 batch = reshard_batch(parts, comm.rank, comm.world_size)
             self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
         self.prompts.put_back_named(state["returned"])
+
+
+def sampling_ahead(
+    inline: InlineSource,
+    settings: RolloutSettings,
+    capacity: int,
+    steps: int,
+    comm: Collectives,
+    on_every_rank: Callable[[], AbstractContextManager[None]],
+) -> BufferedSource:
+    """A source that samples up to ``capacity`` batches ahead in a thread, whose ways to the other ranks are ``comm``
+    and ``on_every_rank``; without capacity in turn.
+    """
+    worker, weight_sync = None, inline.weight_sync
+    if capacity:
+        copied = None if weight_sync.sampler is None else weight_sync.sampler.model
+        worker = RolloutWorker(inline.collector.collect, weight_sync, copied, settings.timeout_s, comm, on_every_rank)
+        inline.session.components.attach("the rollout worker", worker)
+    return BufferedSource(inline, RolloutBuffer(settings, capacity), worker, steps)
 
 
 def _version_of_each_token(rollout: Rollout) -> list[int]:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.data.curriculum import apply_curriculum, read_values
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.types.rollouts import Prompt
+from rlhf_plugin_schedule.curriculum import Curriculum, read_values
 
 Refused = Callable[..., None]
 Write = Callable[..., str]
@@ -29,7 +29,7 @@ def rows(values: dict[str, float], column: str = "id", key: str = "pass_rate") -
 
 
 def kept(path: str, given: Sequence[Prompt], held: Sequence[Prompt] = (), **options: Any) -> list[str]:
-    return [p.id for p in apply_curriculum(CurriculumSettings(path=path, **options), given, held, None)[0]]
+    return [p.id for p in Curriculum(CurriculumSettings(path=path, **options)).apply(given, held, None)[0]]
 
 
 VALUES = {"0": 0.0, "1": 0.25, "2": 1.0, "3": 0.75, "4": 0.5}
@@ -42,7 +42,7 @@ def test_order_and_band(write: Write) -> None:
     assert kept(path, prompts(a=5), order="none") == ["a/1", "a/3", "a/4"]
     assert kept(path, prompts(a=5), band=None) == ["a/2", "a/3", "a/4", "a/1", "a/0"]
     assert kept(path, prompts(a=5), band=(0.5, 0.75)) == ["a/3", "a/4"]
-    counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=5), [], None)[1]
+    counts = Curriculum(CurriculumSettings(path=path)).apply(prompts(a=5), [], None)[1]
     assert counts == {"curriculum_out_of_band": 2}
     with pytest.raises(ValidationError, match="is empty"):
         CurriculumSettings(path=path, band=(0.9, 0.1))
@@ -68,7 +68,7 @@ def test_one_row_is_a_row_and_any_key_will_do(write: Write) -> None:
 
 def test_equal_values_are_in_a_seeded_order(write: Write) -> None:
     settings = CurriculumSettings(path=write("p.json", [json.dumps({str(i): 0.5 for i in range(30)})]))
-    orders = [[p.id for p in apply_curriculum(settings, prompts(a=30), [], s)[0]] for s in (1, 1, 2, None)]
+    orders = [[p.id for p in Curriculum(settings).apply(prompts(a=30), [], s)[0]] for s in (1, 1, 2, None)]
     assert orders[0] == orders[1] != orders[2]
     assert orders[3] == [f"a/{i}" for i in range(30)]
 
@@ -76,7 +76,7 @@ def test_equal_values_are_in_a_seeded_order(write: Write) -> None:
 def test_several_sources_each_in_its_order(write: Write, refused: Refused) -> None:
     given = prompts(a=4, b=4)
     path = write("p.jsonl", rows({p.id: (i % 4 + 1) / 5 for i, p in enumerate(given)}))
-    kept_prompts, _ = apply_curriculum(CurriculumSettings(path=path), given, [], 7)
+    kept_prompts, _ = Curriculum(CurriculumSettings(path=path)).apply(given, [], 7)
     batch = [p.id for p in PromptOrder(kept_prompts, {"a": 1.0, "b": 1.0}, 0, shuffle=False).take(4)]
     assert sorted(batch) == ["a/2", "a/3", "b/2", "b/3"]
     refused(
@@ -94,7 +94,7 @@ def test_ids_of_heldout_prompts_match(write: Write) -> None:
 
 def test_ids_that_match_nothing(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({**{f"{i}": 0.5 for i in range(18)}, "x18": 0.5, "x19": 0.5})])
-    kept_prompts, counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=20), [], None)
+    kept_prompts, counts = Curriculum(CurriculumSettings(path=path)).apply(prompts(a=20), [], None)
     assert (len(kept_prompts), counts) == (18, {"curriculum_ids_unmatched": 2, "curriculum_prompts_unmatched": 2})
     refused(
         lambda: kept(path, prompts(a=20), max_unmatched_fraction=0.05),

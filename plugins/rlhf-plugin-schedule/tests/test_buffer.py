@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.rl.buffered_source import RolloutBuffer, batch_state, read_batch
 from rlhf_core.rl.settings import RolloutSettings
 from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.session import Event
@@ -24,6 +23,7 @@ from rlhf_core.types.rollouts import (
     VersionSpan,
 )
 from rlhf_core.types.tree import load_tree, save_tree
+from rlhf_plugin_schedule.buffered_source import RolloutBuffer, batch_state, read_batch
 
 
 def prompt(name: str) -> Prompt:

@@ -1,0 +1,1 @@
+"""Decides which prompts are sampled, how many completions of each, and how far ahead of learning."""

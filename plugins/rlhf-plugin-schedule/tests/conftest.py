@@ -1,0 +1,3 @@
+from tests.data.conftest import refused, write
+
+__all__ = ["refused", "write"]
