@@ -194,7 +194,7 @@ def scheduler(name: str, setting: str) -> Callable[[], Any]:
         raise PluginError(
             f"{setting} needs {distribution}",
             why="it is not installed, or disabled",
-            fix=f"pip install {distribution}, or rlhf plugins enable {distribution}, or leave {setting} out",
+            fix=f"pip install {distribution}, or enable it: rlhf plugins enable {distribution}",
         )
     return lambda: load_entry(entries[0], setting, "reinstall it, or leave the setting out")
 

@@ -2,7 +2,7 @@
 
      prompts -> rollouts -> scores -> advantages -> samples -> update -> checkpoint
     |__________________________|          |                      |
-           RolloutSource            AdvantageStep           UpdateStep
+           InlineSource             AdvantageStep           UpdateStep
      (RolloutCollector: PromptLoader,  (ReferencePolicy,   (PolicyMicroBatcher,
       RolloutGenerator, RewardManager)  estimator, critic)  PolicyModule, Learner)
               ^______________________ WeightSync ______________|
