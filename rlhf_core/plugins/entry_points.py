@@ -188,7 +188,7 @@ def scheduler(name: str, setting: str) -> Callable[[], Any]:
     entries = [entry for entry in entries_of("rlhf.schedule", disabled_distributions()) if entry.name == name]
     if len(entries) > 1:
         several = " and ".join(entry.distribution for entry in entries)
-        raise PluginError(f"{several} both do what {setting} says", fix="rlhf plugins disable all but one of them")
+        raise PluginError(f"{several} both do what {setting} says", fix="rlhf plugins disable all but one")
     if not entries:
         distribution = brought_by("schedule", name)
         raise PluginError(

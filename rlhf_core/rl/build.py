@@ -252,8 +252,8 @@ class PartsBuilder:
         inline = InlineSource(collector, weight_sync, self.session)
         if rollouts is None or not rollouts.max_staleness:
             return inline
-        sampling_ahead = scheduler("ahead", scheduled["ahead"])()
-        return sampling_ahead(inline, rollouts, self.batches_ahead, config.steps, comm, on_every_rank)
+        buffered_source = scheduler("ahead", scheduled["ahead"])()
+        return buffered_source(inline, rollouts, self.batches_ahead, config.steps, comm, on_every_rank)
 
 
 def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss:

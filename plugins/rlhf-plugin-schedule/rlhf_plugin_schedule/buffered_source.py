@@ -177,9 +177,23 @@ class BufferedSource(InlineSource):
     takes decides nothing, so two runs are equal.
     """
 
-    def __init__(self, inline: InlineSource, buffer: RolloutBuffer, worker: RolloutWorker | None, steps: int) -> None:
+    def __init__(
+        self,
+        inline: InlineSource,
+        settings: RolloutSettings,
+        capacity: int,
+        steps: int,
+        comm: Collectives,
+        on_every_rank: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         super().__init__(inline.collector, inline.weight_sync, inline.session)
-        self.buffer, self.worker, self.steps, self.prompts = buffer, worker, steps, inline.collector.prompts
+        self.buffer, self.steps, self.prompts = RolloutBuffer(settings, capacity), steps, inline.collector.prompts
+        self.worker = None
+        if capacity:
+            model = None if self.weight_sync.sampler is None else self.weight_sync.sampler.model
+            collect, limit = self.collector.collect, settings.timeout_s
+            self.worker = RolloutWorker(collect, self.weight_sync, model, limit, comm, on_every_rank)
+            self.session.components.attach("the rollout worker", self.worker)
         self._engine_error: EngineUnavailable | None = None
         """Why nothing is sampled any more; all ranks know it."""
 
@@ -316,25 +330,6 @@ class BufferedSource(InlineSource):
                 batch = reshard_batch(parts, comm.rank, comm.world_size)
             self.buffer.entries.append(BufferEntry(row["number"], row["version"], row["reads"], batch))
         self.prompts.put_back_named(state["returned"])
-
-
-def sampling_ahead(
-    inline: InlineSource,
-    settings: RolloutSettings,
-    capacity: int,
-    steps: int,
-    comm: Collectives,
-    on_every_rank: Callable[[], AbstractContextManager[None]],
-) -> BufferedSource:
-    """A source that samples up to ``capacity`` batches ahead in a thread, whose ways to the other ranks are ``comm``
-    and ``on_every_rank``; without capacity in turn.
-    """
-    worker, weight_sync = None, inline.weight_sync
-    if capacity:
-        copied = None if weight_sync.sampler is None else weight_sync.sampler.model
-        worker = RolloutWorker(inline.collector.collect, weight_sync, copied, settings.timeout_s, comm, on_every_rank)
-        inline.session.components.attach("the rollout worker", worker)
-    return BufferedSource(inline, RolloutBuffer(settings, capacity), worker, steps)
 
 
 def _version_of_each_token(rollout: Rollout) -> list[int]:
