@@ -147,15 +147,16 @@ class InlineSource:
     def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
         self.collector, self.weight_sync, self.session = collector, weight_sync, session
 
-    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
-        """The batch that this step learns from; all ranks call it together, first of all in a step."""
-        return SourceBatch(self.sample(step, version, timer, step))
+    def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
+        """The batch that this step learns from; all ranks call it together, first of all in a step.
 
-    def sample(self, step: int, version: int, timer: Timer, number: int) -> RolloutBatch:
-        """A batch of the policy as it is now, and its number."""
+        ``number`` counts batches where several steps learn from one.
+        """
         sync_weights(self.weight_sync, version, self.session.strategy)
         try:
-            return self.collector.collect(number, version, partial(emit, self.session, step), timer)
+            return SourceBatch(
+                self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
+            )
         except EngineUnavailable as error:
             error.unchanged = error.prompts_put_back  # a step samples before it trains
             raise

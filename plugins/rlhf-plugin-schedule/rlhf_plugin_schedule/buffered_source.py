@@ -197,7 +197,7 @@ class BufferedSource(InlineSource):
         self._engine_error: EngineUnavailable | None = None
         """Why nothing is sampled any more; all ranks know it."""
 
-    def next_batch(self, step: int, version: int, timer: Timer) -> SourceBatch:
+    def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """See :meth:`InlineSource.next_batch`."""
         evicted_prompts = self._evict(step, version)
         self._request(step, version, timer)
@@ -225,7 +225,7 @@ class BufferedSource(InlineSource):
                 self.worker.request(number, version, weights)
                 continue
             try:
-                self.buffer.deliver(number, self.sample(step, version, timer, number))
+                self.buffer.deliver(number, super().next_batch(step, version, timer, number).batch)
             except EngineUnavailable:  # what cannot be sampled is not counted as requested
                 self.buffer.cancel(number)
                 raise
