@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.config import BuildContext, ConfigError, Registry
-from rlhf_core.data import DatasetError
+from rlhf_core.data import DatasetError, files, source
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import collected_broken_rows, read_rows
 from rlhf_core.data.jsonl import flaw_of
@@ -124,6 +124,22 @@ def test_only_numbers_and_their_text_are_numbers(value: Any) -> None:
         assert math.isnan(size)
     elif isinstance(value, float) and math.isfinite(value):
         assert size == value
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
+def test_every_row_of_a_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    looked_at: list[Any] = []
+    for module in (files, source):
+        monkeypatch.setattr(module, "flaw_of", lambda row: (looked_at.append(dict(row)), flaw_of(row))[1])
+    rows = [GOOD, {**GOOD, "prompt": "3?"}]
+    assert len(pairs(tmp_path, rows, kind)) == 2
+    assert sorted(map(str, looked_at)) == sorted(map(str, rows))
+
+
+def test_a_list_made_of_rows_of_a_file_is_looked_at() -> None:
+    checked = files.parse_json(json.dumps(GOOD), "rows.jsonl").rows
+    assert isinstance(checked, files.CheckedRows)
+    assert not isinstance([*checked, {"prompt": HALF}], files.CheckedRows)
 
 
 def test_prompts_of_python_and_of_the_command_line() -> None:
