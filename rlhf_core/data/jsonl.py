@@ -182,8 +182,8 @@ REMEDIES = {
 
 
 @contextlib.contextmanager
-def record_of_run(path: Path) -> Generator[None, None, None]:
-    """Whatever cannot be done with a file of a run's folder is the file's fault.
+def record_of_run(path: Path, place: str = "") -> Generator[None, None, None]:
+    """Whatever cannot be done with a file of a run's folder is the file's fault; ``place``: a line's in it.
 
     Raises:
         RunDirError: names the file, and what to do.
@@ -194,9 +194,11 @@ def record_of_run(path: Path) -> Generator[None, None, None]:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunDirError(
-            f"'{path}' {'cannot be read' if isinstance(error, OSError) else 'is damaged'}",
+            f"'{path}'{place} {'cannot be read' if isinstance(error, OSError) else 'is damaged'}",
             why=error_text(error),
-            fix=REMEDIES.get(path.name, "take it from a copy of the run's folder, or remove it"),
+            fix=REMEDIES.get(path.name, "take the file from a copy of the run's folder, or remove it")
+            if not place
+            else "take the file from a copy, or remove that line, whose step is then missing from what is shown",
         ) from error
 
 
@@ -218,14 +220,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 continue
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise NotJson(f"it is a {type(row).__name__}, not an object")
-            except (ValueError, RecursionError) as error:
-                raise RunDirError(
-                    f"'{path}', line {number}, is damaged",
-                    why=f"{error}; the line begins {line[:40]!r}",
-                    fix="take the file from a copy, or remove that line, whose step is then missing from what is shown",
-                ) from error
+            with record_of_run(path, f", line {number},"):
+                row = {**json.loads(line)}
             yield row

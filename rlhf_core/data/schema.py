@@ -215,10 +215,10 @@ def finite(value: Any) -> float:
         (1.5, nan, nan)
     """
     try:
-        number = math.nan if isinstance(value, bool | np.bool_) else float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    return math.nan if isinstance(value, bool | np.bool_) or math.isinf(number) else number
 
 
 def is_json(value: Any) -> bool:
