@@ -14,7 +14,6 @@ import click
 
 from rlhf_core.config import Registry
 from rlhf_core.data import PreferencePair
-from rlhf_core.data.jsonl import read_record
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def train(arguments: Sequence[str]) -> None:
 
 def finished(run: Path) -> bool:
     summary = run / "summary.json"
-    return (run / "final").is_dir() and summary.is_file() and read_record(summary).get("status") == "completed"
+    return (run / "final").is_dir() and summary.is_file() and json.loads(summary.read_text())["status"] == "completed"
 
 
 def plain(pair: PreferencePair) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from rlhf_core.data import write_text
-from rlhf_core.data.jsonl import read_record
 from rlhf_core.hooks import RunEnd, hookimpl
 from rlhf_core.runs import StoredRun
 
@@ -105,7 +104,7 @@ def base_on_hub(path: str) -> str | None:
         plan = next((file for file in plans if file.is_file()), None)
         if plan is None:
             return None
-        path = str(read_record(plan)["config"]["model"]["path"])
+        path = str(json.loads(plan.read_text())["config"]["model"]["path"])
     return None
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_core.data import DatasetError, Datasets, Prompt, message_text, read_rows
-from rlhf_core.data.schema import finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_reward_eval.cases import COMPLETIONS, Case, Text, prompt_key
 
@@ -92,8 +91,11 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
             why=f"there is: {', '.join(map(str, row))}",
             fix="name the column with --gold",
         )
-    gold = finite(value)
-    if math.isnan(gold):
+    try:
+        gold = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        gold = math.nan
+    if not math.isfinite(gold):
         raise DatasetError(f"gold score {value!r} is not a finite number", where=where, fix="fix or remove that row")
     if scale and not scale[0] <= gold <= scale[1]:
         raise DatasetError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ import click
 from rlhf_core.cli import table
 from rlhf_core.config import did_you_mean
 from rlhf_core.data import write_json, write_text
-from rlhf_core.data.jsonl import read_record
 from rlhf_plugin_recipes.sweep.curves import Curve, interval, metric_names, read_curves, seconds_of
 from rlhf_plugin_recipes.sweep.read import Sweep
 from rlhf_plugin_recipes.sweep.run import Result
@@ -143,5 +143,5 @@ def _run(sweep: Sweep, result: Result, curves: Curves) -> dict[str, Any]:
 
 def _stopped(folder: Path) -> str | None:
     """Why a run was ended before its last step, by a monitor for example; None if it was not."""
-    summary = read_record(folder / "summary.json")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return str(summary.get("stop_reason") or "stopped") if summary.get("status") == "stopped" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_core.data.jsonl import read_record
-from rlhf_core.types.errors import RunDirError
 from rlhf_plugin_recipes.process import start, terminated_as_interrupt
 from rlhf_plugin_recipes.sweep.plan import SweepRun
 from rlhf_plugin_recipes.training import train_arguments
@@ -62,8 +61,8 @@ def run_all(runs: Sequence[SweepRun], jobs: int, logs: Path, say: Callable[[str]
 def finished(folder: Path) -> bool:
     """Whether a run has made all its steps, or was ended by one of its monitors, and has its final model."""
     try:
-        summary = read_record(folder / "summary.json")
-    except RunDirError:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
     return summary.get("status") in ("completed", "stopped") and (folder / "final").is_dir()
 
