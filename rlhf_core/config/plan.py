@@ -15,6 +15,7 @@ from typing import Any
 from rlhf_core._version import __version__
 from rlhf_core.config.load import validate
 from rlhf_core.config.run import RunConfig
+from rlhf_core.data.jsonl import json_values, read_record, record_of_run
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, PluginError
 
@@ -43,20 +44,27 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
         values = {**asdict(self), "components": [*map(dict, self.components)], "extensions": [*self.extensions]}
-        return {name: value for name, value in values.items() if value or name not in ("inputs", "extensions")}
+        values = {name: value for name, value in values.items() if value or name not in ("inputs", "extensions")}
+        return {**values, "digest": digest_of(values)}
 
     @property
     def digest(self) -> str:
         """Content hash of the plan (16 hex digits)."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+        return str(self.to_json()["digest"])
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Load a ``plan.json``."""
-        data = json.loads(path.read_text())
-        data |= {"config": {**data["config"]}, "components": tuple(data["components"])}
-        data["extensions"] = tuple(data.get("extensions", ()))
-        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
+        """Load a ``plan.json``; errors as of `record_of_run`."""
+        data = read_record(path)
+        with record_of_run(path):
+            data |= {"config": {**data["config"]}, "components": tuple(data["components"])}
+            data["extensions"] = tuple(data.get("extensions", ()))
+            return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Content hash of what a ``plan.json`` holds besides its ``digest`` (16 hex digits)."""
+    return hashlib.sha256(json.dumps(json_values(values), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def library_versions() -> dict[str, str]:

@@ -72,7 +72,7 @@ class RunConfig(Config):
     """What watches the run, warns, and may stop it."""
     benchmarks: tuple[component("benchmark"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Suites that the policy is evaluated on whenever it is evaluated on held-out prompts (on-policy runs)."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads per operation and process; None leaves torch's choice, or half of it where rollouts are sampled ahead
     on the CPU, beside the learner."""
     matmul: Literal["auto", "torch", "onednn"] = "auto"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -12,7 +11,7 @@ from rlhf_core.data.conversations import read_demonstration, read_pair, read_pro
 from rlhf_core.data.files import refuse_row
 from rlhf_core.data.held_out import trained_on
 from rlhf_core.data.order import fingerprint, interleave
-from rlhf_core.data.schema import RawRow, UnusableRow
+from rlhf_core.data.schema import RawRow, UnusableRow, finite
 from rlhf_core.data.settings import DatasetSettings
 from rlhf_core.data.source import Source
 from rlhf_core.plugins.component import ComponentConfig
@@ -267,12 +266,10 @@ class Datasets:
         prompt, chosen, rejected = read_pair(source.reader, record)
         conversation = source.conversation(prompt, record)
         margin = source.reader.get(record, "margin")
-        try:
-            size = 0.0 if margin is None else float(margin)
-        except (TypeError, ValueError, OverflowError):
-            size = math.nan
+        size = 0.0 if margin is None else finite(margin)
         if not abs(size) < 1e38:  # of float32, which losses are computed in
-            raise DatasetError(f"margin {margin!r} is not a finite number of 32 bits", where=record.where)
+            what = f"margin {margin!r:.80} is not a finite number of 32 bits"
+            raise DatasetError(what, where=record.where, fix='write a number, such as "margin": 1.0, or leave it out')
         name = source.name(record, split)
         texts, turns = (chosen.text, rejected.text), (chosen.turn, rejected.turn)
         tools = source.reader.tools(record)

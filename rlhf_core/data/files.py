@@ -48,6 +48,10 @@ def refuse_row(error: DatasetError) -> None:
     errors.append(error)
 
 
+class CheckedRows(list[Row]):
+    """Rows that :func:`flaw_of` let in; a list that is made of them is none."""
+
+
 class FileRows(NamedTuple):
     """Rows of a file and the place of each, e.g. ``"line 17"``."""
 
@@ -141,11 +145,11 @@ def _decoded(text: str, path: str, line: int | None = None) -> Any:
 
 def _numbered(rows: Sequence[Any], path: str) -> FileRows:
     numbered = [(row, f"row {n}") for n, row in enumerate(rows, 1) if _is_row(row, f"{path}, row {n}")]
-    return FileRows([row for row, _ in numbered], [position for _, position in numbered])
+    return FileRows(CheckedRows(row for row, _ in numbered), [position for _, position in numbered])
 
 
 def _lines(text: str, path: str) -> FileRows:
-    file_rows = FileRows([], [])
+    file_rows = FileRows(CheckedRows(), [])
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON text may hold U+2028 and its like
         if not line.strip():
             continue

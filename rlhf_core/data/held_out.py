@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unicodedata import normalize
 
 from rlhf_core.data.conversations import read_prompt
+from rlhf_core.data.jsonl import read_record, record_of_run
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
-from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.errors import DatasetError, error_text
 from rlhf_core.types.messages import message_text
 from rlhf_core.types.rollouts import Message
 
@@ -63,8 +63,9 @@ def read_rows(run: Path) -> RunRows | None:
     file = run / FILE
     if not file.is_file():
         return None
-    rows: Mapping[str, Any] = json.loads(file.read_text())
-    return RunRows(run, frozenset(rows["train"]), frozenset(rows["heldout"]))
+    rows = read_record(file)
+    with record_of_run(file):
+        return RunRows(run, frozenset(rows["train"]), frozenset(rows["heldout"]))
 
 
 def ancestors(model: str) -> list[RunRows]:
@@ -75,9 +76,9 @@ def ancestors(model: str) -> list[RunRows]:
         seen.add(run)
         try:
             rows = read_rows(run)
-            model = str(json.loads((run / "plan.json").read_text())["config"]["model"]["path"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("what '%s' was trained on is not known: %s: %s", run, type(error).__name__, error)
+            model = str(read_record(run / "plan.json")["config"]["model"]["path"])
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("what '%s' was trained on is not known: %s", run, error_text(error))
             return runs
         if rows is not None:
             runs.append(rows)

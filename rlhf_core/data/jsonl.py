@@ -1,16 +1,18 @@
-"""Append-only JSONL files that can be cut back to a remembered offset, which is what exact resume needs."""
+"""Records of a run: JSON files, and append-only JSONL files that can be cut back to a remembered offset, which is what
+exact resume needs."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from rlhf_core.types.errors import RunDirError, disk_error
+from rlhf_core.types.errors import RunDirError, disk_error, error_text
 
 
 class NotJson(ValueError):
@@ -159,9 +161,9 @@ class JsonlFile:
         self._file.close()
 
 
-def begins_with(path: Path, offset: Sequence[Any]) -> bool:
+def begins_with(path: Path, offset: tuple[int, str]) -> bool:
     """Whether a file still begins with what it held when its :meth:`JsonlFile.offset` was taken."""
-    left, digest = int(offset[0]), hashlib.sha256()
+    left, digest = offset[0], hashlib.sha256()
     if not path.is_file():
         return left == 0
     with path.open("rb") as file:
@@ -169,6 +171,41 @@ def begins_with(path: Path, offset: Sequence[Any]) -> bool:
             digest.update(chunk)
             left -= len(chunk)
     return left == 0 and digest.hexdigest() == offset[1]
+
+
+REMEDIES = {
+    "plan.json": "take it from a copy of the run's folder, or start a new run from the model of a checkpoint",
+    "summary.json": "remove it: rlhf train --resume writes it again",
+    "rows.json": "remove it: which prompts the run was trained on is then not known",
+    "state.json": "remove the checkpoint's folder to go on from the one before, or start a new run from its model",
+}
+
+
+@contextlib.contextmanager
+def record_of_run(path: Path, place: str = "") -> Generator[None, None, None]:
+    """Whatever cannot be done with a file of a run's folder is the file's fault; ``place``: a line's in it.
+
+    Raises:
+        RunDirError: names the file, and what to do.
+    """
+    try:
+        yield
+    except RunDirError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise RunDirError(
+            f"'{path}'{place} {'cannot be read' if isinstance(error, OSError) else 'is damaged'}",
+            why=error_text(error),
+            fix=REMEDIES.get(path.name, "take the file from a copy of the run's folder, or remove it")
+            if not place
+            else "take the file from a copy, or remove that line, whose step is then missing from what is shown",
+        ) from error
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The object that a JSON file of a run's folder holds; errors as of :func:`record_of_run`."""
+    with record_of_run(path):
+        return {**json.loads(path.read_text("utf-8"))}
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -183,14 +220,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 continue
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise NotJson(f"it is a {type(row).__name__}, not an object")
-            except (ValueError, RecursionError) as error:
-                raise RunDirError(
-                    f"'{path}', line {number}, is damaged",
-                    why=f"{error}; the line begins {line[:40]!r}",
-                    fix="take the file from a copy, or remove that line, whose step is then missing from what is shown",
-                ) from error
+            with record_of_run(path, f", line {number},"):
+                row = {**json.loads(line)}
             yield row

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from rlhf_core.data.tools import read_tools
 from rlhf_core.data.turns import read_turns
@@ -202,6 +205,20 @@ def _inside(row: Row, name: str) -> Any:
 
 def _has(row: Row, name: str) -> bool:
     return name in row or _inside(row, name) is not None
+
+
+def finite(value: Any) -> float:
+    """The number that a value is, or its text; NaN for anything else, such as true or an infinity.
+
+    Example:
+        >>> finite("1.5"), finite(True), finite(float("inf"))
+        (1.5, nan, nan)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return math.nan if isinstance(value, bool | np.bool_) or math.isinf(number) else number
 
 
 def is_json(value: Any) -> bool:

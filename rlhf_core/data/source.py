@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import PurePath
 from typing import Any
 
-from rlhf_core.data.files import refuse_row
+from rlhf_core.data.files import CheckedRows, refuse_row
 from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.jsonl import flaw_of
 from rlhf_core.data.schema import RawRow, RowReader
@@ -81,7 +81,7 @@ class Source:
             self._read[kind, split] = records = list[RawRow]()
             for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
                 where = self.where(split, n)
-                if flaw := flaw_of(row):
+                if not isinstance(answer, CheckedRows) and (flaw := flaw_of(row)):
                     refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
                 else:
                     records.append(RawRow(row, n, where, split))

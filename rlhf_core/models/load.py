@@ -18,6 +18,7 @@ from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_o
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
 from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.models.tokenizer_panics import name_panics
 from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")
@@ -119,6 +120,9 @@ def load_tokenizer(config: ModelConfig) -> Any:
             break
     try:
         tokenizer = _read_tokenizer(model_path, options)
+        name_panics(tokenizer)
+    except ModelError:
+        raise
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
         raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:

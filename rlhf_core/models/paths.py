@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from rlhf_core.data.jsonl import read_record
 from rlhf_core.types.errors import ModelError, did_you_mean
 
 ROOT = Path("runs")
@@ -46,8 +46,8 @@ def planned_model(folder: Path) -> Mapping[str, Any]:
     """The ``model`` section of the plan of the run that a folder lies in; {} if there is none that can be read."""
     run = next((above for above in folder.expanduser().absolute().parents[:3] if is_run(above)), None)
     try:
-        return {} if run is None else json.loads((run / "plan.json").read_text())["config"]["model"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return {} if run is None else read_record(run / "plan.json")["config"]["model"]
+    except (ValueError, KeyError, TypeError):
         return {}
 
 

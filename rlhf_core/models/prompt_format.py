@@ -264,6 +264,10 @@ def write_answer(
         raise _unwritable(
             turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
         )
+    said = writer.text.guard(content_of(turn).rpartition("</think>")[2].strip())
+    after = body.rpartition(said)[2] if said and said in body and not turn.get("tool_calls") else ""
+    if names := writer.text.names_in(after):
+        raise _unwritable(turn, f"it ends this turn by {names[0]!r}, and other answers otherwise")
     for call in turn.get("tool_calls") or ():
         if writer.text.guard(call["function"]["name"]) not in body:
             raise _unwritable(turn, f"it leaves out the call of {call['function']['name']!r}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlhf_core.models.tool_templates import as_given, fill, ignored, template_text, unwritten, with_names
+from rlhf_core.models.tool_templates import ASKED, as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
@@ -224,6 +224,8 @@ class TemplateWriter:
     ) -> str:
         try:
             return fill(self.tokenizer, written, tools, generation=add_generation_prompt)
+        except ModelError:
+            raise
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
 
@@ -260,16 +262,21 @@ class TemplateWriter:
         if not self.chat:
             return ""
         try:
-            return self._answered(add_generation_prompt=False).rpartition(MARK)[2]
+            text = self._answered
         except Exception as error:  # as in render; training will use conversations of this form
             log.info("the chat template does not tell how a turn ends: %s", error)
             return ""
-
-    def _answered(self, *, add_generation_prompt: bool) -> str:
-        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": MARK}]
-        return str(
-            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=add_generation_prompt)
+        if MARK in text:
+            return text.rpartition(MARK)[2]
+        raise ModelError(
+            "the chat template changes what an answer says",
+            why=f"a conversation that ends with {MARK!r} it writes as {text[-80:]!r}",
+            fix="remove the filter (upper, replace, a slice), and give the file as --set model.chat_template=FILE",
         )
+
+    @property
+    def _answered(self) -> str:
+        return fill(self.tokenizer, [ASKED, {"role": "assistant", "content": MARK}], (), generation=False)
 
     def check_template(self) -> None:
         """Refuse a template that ignores ``add_generation_prompt``: the policy would have to write its own header."""
@@ -284,13 +291,9 @@ class TemplateWriter:
     @cached_property
     def _missing_header(self) -> str:
         """What the template writes before an answer and leaves out without one; "" for ``[INST] x [/INST]``."""
-        question = [{"role": "user", "content": "x"}]
         try:
-            prompted, bare = (
-                self.tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=flag)
-                for flag in (True, False)
-            )
-            answered = self._answered(add_generation_prompt=False)
+            prompted, bare = (fill(self.tokenizer, [ASKED], (), generation=flag) for flag in (True, False))
+            answered = self._answered
         except Exception:  # roles that this template does not take; the data's own are tried when they come
             return ""
         header = answered.removeprefix(prompted).partition(MARK)[0]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_core.models.template_deadline import limited
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
@@ -77,7 +78,9 @@ def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[
 
     def filled(turns: Sequence[Mapping[str, Any]]) -> str:
         given = [dict(turn) for turn in turns]
-        return str(tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=generation, **options))
+        with limited(getattr(tokenizer, "name_or_path", ""), str(given[-1].get("content"))):
+            text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=generation, **options)
+        return str(text)
 
     try:
         return filled(messages)

@@ -39,9 +39,9 @@ class RolloutTrainerConfig(ModelLoopSettings):
 
     steps: int = Field(default=100, ge=1)
     """Rollout batches."""
-    rollout_batch_size: int = Field(default=64, ge=1)
+    rollout_batch_size: int = Field(default=64, ge=1, le=2**20)
     """Completions per step over all ranks: prompts x ``group_size``."""
-    group_size: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1, le=2**16)
     sampling: SamplingSettings = SamplingSettings()
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""
@@ -57,7 +57,7 @@ class RolloutTrainerConfig(ModelLoopSettings):
     (``sdpa``); ``on`` refuses a model that does not."""
     chunked_head: bool = True
     """The language-model head a chunk of tokens at a time, so that all logits are never in memory at once."""
-    reward_workers: int = Field(default=0, ge=0)
+    reward_workers: int = Field(default=0, ge=0, le=1024)
     """Processes in which the reward is called, one completion at a time, on each rank; one that hangs or crashes is
     killed and replaced, and its completion has no score. For rewards that are functions: they may keep no state and
     need neither the policy nor other completions. 0 calls the reward in this process; more needs
@@ -75,10 +75,13 @@ class RolloutTrainerConfig(ModelLoopSettings):
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:
-        if self.rollout_batch_size % self.group_size:
+        total, size = self.rollout_batch_size, self.group_size
+        if total % size:
+            divisor = next(d for d in range(min(size, total), 0, -1) if total % d == 0)
             raise ConfigError(
-                f"group_size {self.group_size} does not divide rollout_batch_size {self.rollout_batch_size}",
-                fix=f"try {self.group_size * max(1, self.rollout_batch_size // self.group_size)}",
+                f"group_size {size} does not divide rollout_batch_size {total}",
+                fix=f"--set trainer.group_size={divisor}"
+                + (f", or trainer.rollout_batch_size={total // size * size}" if size < total else ""),
             )
         return self
 

@@ -21,7 +21,7 @@ class RolloutSettings(Config):
     max_staleness: int = Field(default=0, ge=0)
     """Most updates by which the weights that sampled may be older than those that learn. 0 samples and learns in
     turn; more lets the next batches be sampled while this one is learned from."""
-    max_reads: int = Field(default=1, ge=1)
+    max_reads: int = Field(default=1, ge=1, le=1024)
     """Steps that train on the same rollout batch, one after another, each with advantages, old and reference logprobs
     of its own. Reads that ``max_staleness`` forbids are left out and counted (``reads_evicted``)."""
     capacity: int | None = Field(default=None, ge=0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.data.atomic import whole_folder
+from rlhf_core.data.jsonl import record_of_run
 from rlhf_core.data.manifest import MANIFEST, find_damage
 from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import RankZero
@@ -121,6 +122,12 @@ class Checkpoint(NamedTuple):
     def step(self) -> int:
         """Steps finished."""
         return int(self.state["step"])
+
+    @property
+    def offsets(self) -> dict[str, tuple[int, str]]:
+        """Length of each of the run's streams, and hash of it; errors as of `record_of_run`."""
+        with record_of_run(self.path / "state.json"):
+            return {name: (int(length), str(digest)) for name, (length, digest) in self.state["offsets"].items()}
 
 
 class CheckpointManager(CheckpointStore):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Generator, Mapping
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.held_out import ancestors, read_rows
-from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.types.errors import RunDirError, did_you_mean, error_text
+from rlhf_core.data.jsonl import read_jsonl, read_record, record_of_run
+from rlhf_core.types.errors import RunDirError, did_you_mean
 
 TRIES = 20
 """A reader holds the lock for an instant; only a run holds it for longer."""
@@ -165,27 +164,14 @@ class StoredRun:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read one run directory."""
-    try:
-        summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
+    """Read one run directory; errors as of `record_of_run`."""
+    summary, failure = (read_record(f) if (f := path / f"{n}.json").is_file() else None for n in ("summary", "failure"))
+    with record_of_run(path / "metrics.jsonl"):
         rows = tuple({**row, "step": int(row["step"])} for row in read_jsonl(path / "metrics.jsonl"))
-        plan = Plan.read(path / "plan.json")
-    except RunDirError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunDirError(
-            f"run '{path}' cannot be read",
-            why=error_text(error),
-            fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged",
-        ) from error
-    return StoredRun(path, plan, summary, failure, rows, tuple(saved_steps(path)))
+    return StoredRun(path, Plan.read(path / "plan.json"), summary, failure, rows, tuple(saved_steps(path)))
 
 
 def saved_steps(path: Path) -> list[int]:
     """Steps of which a run directory has a checkpoint, ascending."""
     saved = [folder.name.removeprefix("step-") for folder in (path / "checkpoints").glob("step-*")]
     return sorted(int(step) for step in saved if step.isdigit())
-
-
-def _json(path: Path) -> Mapping[str, Any] | None:
-    return {**json.loads(path.read_text())} if path.is_file() else None

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,13 @@ class RunDir:
         write_json(self.path / "environment.json", environment)
         write_json(self.plan, plan.to_json())
 
-    def open_streams(self, offsets: Mapping[str, Sequence[Any]] | None) -> None:
+    def open_streams(self, offsets: Mapping[str, tuple[int, str]] | None) -> None:
         """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty).
 
         Raises:
             RunDirError: the metrics are not what they were at the checkpoint; traces and samples begin anew instead.
         """
-        kept = {name: int(offset[0]) for name, offset in (offsets or {}).items()}
+        kept = {name: offset[0] for name, offset in (offsets or {}).items()}
         for name, offset in (offsets or {}).items():
             if not begins_with(self.path / f"{name}.jsonl", offset):
                 kept[name] = self._begun_anew(name, kept[name])

@@ -81,7 +81,7 @@ class RunSession:
         checkpoint = self.checkpoints.latest() if self.resuming else None
         with alone(self.strategy, "opening the run's records"):
             if self.main:
-                self.dir.open_streams(checkpoint.state["offsets"] if checkpoint else None)
+                self.dir.open_streams(checkpoint.offsets if checkpoint else None)
         if checkpoint:
             self.counts.clear()
             self.counts.update(checkpoint.state["counts"])

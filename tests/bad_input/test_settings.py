@@ -108,7 +108,13 @@ def test_a_key_that_stands_twice_in_a_file(refused: Refused, tmp_path: Path) -> 
         ),
         (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
         (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
-        (("group_size=5",), ("group_size 5 does not divide rollout_batch_size 16", "try 15")),
+        (
+            ("group_size=5",),
+            (
+                "group_size 5 does not divide rollout_batch_size 16",
+                "trainer.group_size=4, or trainer.rollout_batch_size=15",
+            ),
+        ),
         (("train_batch_size=12", "group_size=4"), ("train_batch_size 12 does not divide rollout_batch_size 16",)),
         (("train_batch_size=8", "group_size=16"), ("train_batch_size 8 would cut groups of 16",)),
     ],

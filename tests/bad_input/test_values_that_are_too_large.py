@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhf_core.cli.options import open_plugins
 from rlhf_core.config import ConfigError, RunConfig, parse_settings, read_yaml
-from rlhf_core.config.load import MOST_VALUES, load_yaml
+from rlhf_core.config.load import MOST_VALUES, load_yaml, resolve
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.plugins.contracts import CheckedReward
 from rlhf_core.python_api.objects import _score
@@ -21,6 +23,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.types.errors import RunDirError
 from rlhf_core.types.rollouts import LARGEST_SCORE, Prompt
 
+SUGAR = {"trainer": {"name": "grpo"}, "reward": {"name": "verifier"}}
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{n}: &{n} [{','.join([f'*{m}'] * 9)}]\n" for m, n in zip("abcdefgh", "bcdefghi")
 )
@@ -54,6 +57,7 @@ def test_a_value_that_yaml_cannot_make_is_refused(tmp_path: Path, value: str) ->
         parse_settings([f"seed={value}"])
 
 
+@settings(deadline=None)
 @given(values)
 def test_other_texts_say_what_they_say_to_yaml(value: Any) -> None:
     assert load_yaml(yaml.safe_dump(value)) == value
@@ -80,6 +84,7 @@ def test_a_reward_too_large_to_learn_from_is_the_rewards_own_fault(value: Any) -
     assert _score(value).status is ScoreStatus.ERROR
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-LARGEST_SCORE, LARGEST_SCORE), min_size=2, max_size=16))
 def test_what_a_score_may_be_has_a_finite_mean_and_deviation_in_float32(values: list[float]) -> None:
     import torch
@@ -93,6 +98,51 @@ def test_what_a_score_may_be_has_a_finite_mean_and_deviation_in_float32(values: 
 def test_a_seed_that_torch_cannot_take_is_refused(seed: int) -> None:
     with pytest.raises(ConfigError, match="'seed'"):
         RunConfig.from_settings({"seed": seed, "trainer": None})
+
+
+COUNTS = (
+    "threads",
+    "trainer.group_size",
+    "trainer.rollout_batch_size",
+    "trainer.rollouts.max_reads",
+    "trainer.reward_workers",
+)
+
+
+@pytest.mark.parametrize("key", [*COUNTS, "reward.workers"])
+@pytest.mark.parametrize("value", [10**9, 10**30])
+def test_a_count_that_no_machine_could_hold_is_refused_with_its_limit(key: str, value: int) -> None:
+    registry, _ = open_plugins()
+    with pytest.raises(ConfigError, match=f"'{key}': Input should be less than or equal to [0-9]+, got {value}"):
+        resolve(registry, sugar=SUGAR, settings=[f"{key}={value}"])
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in open_plugins()[0].entries("trainer")])
+def test_every_algorithm_limits_the_size_of_a_group(name: str) -> None:
+    fields = open_plugins()[0].load("trainer", name).model_fields
+    if "group_size" in fields:
+        assert [part.le for part in fields["group_size"].metadata if hasattr(part, "le")] == [2**16]
+
+
+@given(st.integers(1, 600), st.integers(1, 600))
+@settings(deadline=None, max_examples=40)
+def test_the_sizes_that_are_advised_fit_each_other(total: int, size: int) -> None:
+    registry, _ = open_plugins()
+
+    def sizes(**chosen: int) -> Any:
+        texts = [f"trainer.{key}={value}" for key, value in chosen.items()]
+        return resolve(registry, sugar=SUGAR, settings=["trainer.train_batch_size=null", *texts]).trainer
+
+    if total % size == 0:
+        assert sizes(group_size=size, rollout_batch_size=total)
+        return
+    with pytest.raises(ConfigError, match=f"group_size {size} does not divide rollout_batch_size {total}") as caught:
+        sizes(group_size=size, rollout_batch_size=total)
+    advice = dict(re.findall(r"trainer\.(\w+)=(\d+)", str(caught.value)))
+    assert sizes(group_size=int(advice["group_size"]), rollout_batch_size=total)
+    assert int(advice["group_size"]) <= size
+    if "rollout_batch_size" in advice:
+        assert sizes(group_size=size, rollout_batch_size=int(advice["rollout_batch_size"]))
 
 
 @pytest.mark.parametrize("line", [b"{", b"\xff{}", b"5", b"null", b"[1]", b"[" * 5000, b"", b'{"a": 1} x'])

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.config import BuildContext, ConfigError, Registry
-from rlhf_core.data import DatasetError
+from rlhf_core.data import DatasetError, files, source
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import collected_broken_rows, read_rows
 from rlhf_core.data.jsonl import flaw_of
+from rlhf_core.data.schema import finite
 from rlhf_core.data.settings import DatasetSettings
 
 HALF = "\ud83d"
@@ -44,6 +45,7 @@ def clean(value: Any) -> bool:
     return all(map(clean, parts))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.text(st.characters(), max_size=5), values, max_size=4))
 def test_the_gate_lets_in_utf8_and_finite_numbers_alone(row: dict[str, Any]) -> None:
     assert (flaw_of(row) == "") == clean(row)
@@ -103,6 +105,41 @@ def test_a_margin_that_is_not_finite_is_refused_from_every_source(tmp_path: Path
     rows = [{**GOOD, "margin": "1" if isinstance(margin, str) else 1.0}, {**GOOD, "prompt": "3?", "margin": margin}]
     with pytest.raises(DatasetError, match=r"(margin|not JSON|cannot be loaded)[\s\S]*"):
         pairs(tmp_path, rows, source)
+
+
+@pytest.mark.parametrize("margin", [True, False, np.True_, "true", [1.0], math.nan, 10**400, 1e39])
+def test_a_margin_that_is_no_number_is_refused(margin: Any) -> None:
+    import rlhf_core
+
+    with pytest.raises(DatasetError, match=r"row 2.*") as caught:
+        rlhf_core.train("dpo", dataset=[GOOD, {**GOOD, "prompt": "3?", "margin": margin}])
+    assert "margin" in str(caught.value)
+
+
+@given(st.booleans() | st.floats() | st.integers() | st.text() | st.none() | st.lists(st.integers()))
+def test_only_numbers_and_their_text_are_numbers(value: Any) -> None:
+    size = finite(value)
+    assert math.isfinite(size) or math.isnan(size)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        assert math.isnan(size)
+    elif isinstance(value, float) and math.isfinite(value):
+        assert size == value
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
+def test_every_row_of_a_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    looked_at: list[Any] = []
+    for module in (files, source):
+        monkeypatch.setattr(module, "flaw_of", lambda row: (looked_at.append(dict(row)), flaw_of(row))[1])
+    rows = [GOOD, {**GOOD, "prompt": "3?"}]
+    assert len(pairs(tmp_path, rows, kind)) == 2
+    assert sorted(map(str, looked_at)) == sorted(map(str, rows))
+
+
+def test_a_list_made_of_rows_of_a_file_is_looked_at() -> None:
+    checked = files.parse_json(json.dumps(GOOD), "rows.jsonl").rows
+    assert isinstance(checked, files.CheckedRows)
+    assert not isinstance([*checked, {"prompt": HALF}], files.CheckedRows)
 
 
 def test_prompts_of_python_and_of_the_command_line() -> None:

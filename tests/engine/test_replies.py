@@ -162,6 +162,44 @@ def test_an_answer_that_does_not_follow_its_prompt_is_refused_with_the_differenc
     assert formatter.tokenizer.decode(text) == f"{answer}</s>", "a reward model reads it as it is"
 
 
+FILTERS = {
+    "upper": "m.content | upper",
+    "title": "m.content | title",
+    "without a dash": "m.content | replace('-', ' ')",
+    "without its end": "m.content[:-1]",
+    "reversed": "m.content | reverse",
+    "nothing": "''",
+    "the end by the text": "m.content ~ ('</s>' if m.content.endswith('.') else '')",
+}
+
+
+@pytest.mark.parametrize("kind", list(TOKENIZERS))
+@pytest.mark.parametrize("name", list(FILTERS))
+@settings(max_examples=25, deadline=None)
+@given(answer=WRITTEN | st.sampled_from(["5.", "5", "12", "A", "AA-1.", "...", "a </s> b", "a</turn>"]))
+def test_a_template_that_changes_answers_is_refused_or_its_own_end_is_learned(
+    kind: str, name: str, answer: str
+) -> None:
+    tokenizer = copy.deepcopy(TOKENIZERS[kind])
+    tokenizer.chat_template = GEMMA.replace("m.content | trim", FILTERS[name])
+    formatter = Formatter(tokenizer, "chat")
+    try:
+        reply = formatter.encode_reply([ASKED], answer)
+    except ModelError:
+        return
+    ids = [*map(tokenizer.convert_tokens_to_ids, ("</turn>", "</s>", "<turn>"))]
+    assert [token for token in reply if token in ids] == [reply[-1]], "one end, at the end"
+    assert tokenizer.decode(reply[-1:]) == "</turn>" or name == "the end by the text"
+
+
+@pytest.mark.parametrize("name", [n for n in FILTERS if n != "the end by the text"])
+def test_a_template_that_changes_answers_is_refused_for_those_it_leaves_alone(name: str) -> None:
+    tokenizer = copy.deepcopy(TOKENIZERS["byte_level"])
+    tokenizer.chat_template = GEMMA.replace("m.content | trim", FILTERS[name])
+    with pytest.raises(ModelError, match="changes what an answer says"):
+        Formatter(tokenizer, "chat").encode_reply([ASKED], "5.")
+
+
 def test_a_template_that_ends_no_turn_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     formatter = formatter_of("byte_level", "endless")
     for _ in range(2):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,9 @@ from rlhf_core.models import template_deadline
 from rlhf_core.models.chat_templates import NAMED
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
+from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.models.template_deadline import check_ends, limited
 from rlhf_core.types.errors import ModelError
 
 TURN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -78,6 +82,51 @@ def test_the_model_and_the_setting_are_named(tmp_path: Path, place: str) -> None
         config = ModelConfig(path=str(folder))
     with pytest.raises(ModelError, match="'model.chat_template'" if place == "setting" else f"'{folder}'"):
         load_tokenizer(config)
+
+
+ONLY_FOR = "{% for m in messages %}{% if 'xyzzy' in m.content %}" + LOOPS + "{% endif %}{% endfor %}"
+ASKS = TURN + ONLY_FOR + "{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("asked", ["xyzzy", "say xyzzy"])
+def test_a_row_on_which_the_template_does_not_end_is_named(tmp_path: Path, asked: str) -> None:
+    folder = Path(shutil.copytree(resolve_model("pocket").path, tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(ASKS)
+    formatter = Formatter(load_tokenizer(ModelConfig(path=str(folder))), "chat")
+    handler = signal.getsignal(signal.SIGVTALRM)
+    assert formatter.encode([{"role": "user", "content": "What is 2 + 3?"}])
+    for call in (
+        lambda: formatter.encode([{"role": "user", "content": asked}]),
+        lambda: formatter.encode_reply([{"role": "user", "content": "hello"}], asked),
+    ):
+        with pytest.raises(ModelError, match=f"template of '{folder}' does not end in time") as caught:
+            call()
+        assert f"ends with '{asked}'" in str(caught.value)
+    assert signal.getsignal(signal.SIGVTALRM) == handler
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_other_threads_compute_is_not_the_templates() -> None:
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(10_000))
+
+    threads = [threading.Thread(target=compute) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        with limited("m", "turn"):
+            ends = time.monotonic() + 2.5
+            while time.monotonic() < ends:
+                time.sleep(0.05)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.data.jsonl import JsonlFile, begins_with, read_jsonl
+from rlhf_core.runs.checkpoint import Checkpoint
+from rlhf_core.types.errors import RunDirError
 
 from .runs import check_same, cut_back, read_run, train
 
@@ -89,6 +91,36 @@ def test_what_came_after_the_checkpoint_may_be_lost_or_torn(whole: Path, run: Pa
             file.write(b'{"step": 3, "torn')
     assert train("--resume", str(run)) == 0
     check_same(read_run(whole), read_run(run))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", "\xff", '"x"', "[" * 5000])
+@pytest.mark.parametrize("name", ["plan.json", "summary.json"])
+def test_a_damaged_record_is_named_with_what_to_do(
+    whole: Path, tmp_path: Path, capsys: Any, name: str, text: str
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / name).write_bytes(text.encode("latin-1"))
+    assert train("--resume", str(run)) == 2
+    err = capsys.readouterr().err
+    assert f"{name}' is damaged" in err
+    assert "fix: " in err
+    if name == "summary.json":
+        (run / name).unlink()
+        assert train("--resume", str(run)) == 0
+
+
+OFFSETS: list[Any] = [5, None, [], [1], {"a": 1}, ["x", "y"], [None, "y"]]
+
+
+@pytest.mark.parametrize("offset", OFFSETS, ids=repr)
+def test_offsets_of_another_form_name_the_checkpoint(tmp_path: Path, offset: Any) -> None:
+    checkpoint = Checkpoint(tmp_path / "step-000002", {"step": 2, "offsets": {"metrics": offset}})
+    with pytest.raises(RunDirError, match=r"step-000002/state\.json' is damaged[\s\S]*remove the checkpoint's folder"):
+        _ = checkpoint.offsets
+    for state in ({}, {"offsets": offset}):
+        with pytest.raises(RunDirError, match="is damaged"):
+            _ = Checkpoint(tmp_path, {"step": 2, **state}).offsets
+    assert Checkpoint(tmp_path, {"offsets": {"metrics": [5, "ab"]}}).offsets == {"metrics": (5, "ab")}
 
 
 @settings(max_examples=100, deadline=None)

@@ -244,9 +244,11 @@ def test_a_hub_reward_model_that_moved_is_refused(hub: Path, tmp_path: Path) -> 
 def test_a_plan_without_a_record_is_said(place: Path, caplog: Any) -> None:
     plan = json.loads((place / "run" / "plan.json").read_text())
     assert plan.pop("inputs")
+    assert plan.pop("digest")
     (place / "run" / "plan.json").write_text(json.dumps(plan))
     assert train("--resume", "run") == 0
     assert "has no record of what it read when it started" in caplog.text
+    assert "plan.json' has no digest" in caplog.text
 
 
 def test_settings_that_were_edited_in_the_run_are_named_and_not_used(place: Path, caplog: Any) -> None:
@@ -257,3 +259,59 @@ def test_settings_that_were_edited_in_the_run_are_named_and_not_used(place: Path
     (place / "run" / "summary.json").unlink()
     assert train("--resume", "run") == 0
     assert "config.yaml' has trainer.max_steps 9: not used; plan.json has 3" in caplog.text
+
+
+def change(*keys: str, to: Any) -> Callable[[dict[str, Any]], Any]:
+    def edit(plan: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            plan = plan[key]
+        assert plan.get(keys[-1]) != to
+        plan[keys[-1]] = to
+
+    return edit
+
+
+PLAN_EDITS = [
+    change("config", "trainer", "max_steps", to=9),
+    change("config", "trainer", "optimizer", "learning_rate", to=0.5),
+    change("config", "model", "path", to="other"),
+    change("seed", to=77),
+    change("world_size", to=2),
+    change("inputs", "model/config.json", to="0" * 16),
+    change("components", to=[]),
+    change("more", to=1),
+    lambda plan: plan.pop("inputs"),
+    lambda plan: plan["inputs"].popitem(),
+]
+
+
+@pytest.mark.parametrize("edit", PLAN_EDITS, ids=range(len(PLAN_EDITS)))
+def test_a_plan_that_was_edited_is_refused(place: Path, capsys: Any, edit: Callable[[dict[str, Any]], Any]) -> None:
+    file = place / "run" / "plan.json"
+    plan = json.loads(file.read_text())
+    edit(plan)
+    file.write_text(json.dumps(plan))
+    before = {path: path.read_bytes() for path in (place / "run").rglob("*") if path.is_file()}
+    assert train("--resume", "run") == 2
+    err = capsys.readouterr().err
+    assert "plan.json' is not what the run wrote" in err
+    assert "--set KEY=VALUE" in err
+    assert {path: path.read_bytes() for path in (place / "run").rglob("*") if path.is_file()} == before
+
+
+def test_another_layout_of_the_same_plan_and_an_extended_one_are_taken(place: Path) -> None:
+    file = place / "run" / "plan.json"
+    plan = json.loads(file.read_text())
+    file.write_text(json.dumps(dict(reversed(plan.items()))))
+    assert train("--resume", "run", "--set", "trainer.max_steps=4") == 0
+    extended = json.loads(file.read_text())
+    assert extended["digest"] != plan["digest"]
+    assert train("--resume", "run", "--set", "trainer.max_steps=5") == 0
+
+
+@pytest.mark.parametrize("text", ["trainer: [", "\0", "5", "a: 1\na: 2", "5: {7: x}", "trainer: {5: x, y: z}"])
+def test_settings_in_the_run_that_nobody_can_read_are_named_and_not_used(place: Path, caplog: Any, text: str) -> None:
+    (place / "run" / "config.yaml").write_text(text)
+    assert train("--resume", "run") == 0
+    assert "config.yaml' " in caplog.text
+    assert "not used" in caplog.text

@@ -125,7 +125,7 @@ class DiscoverConfig(Config):
     """Programs that are kept as starting points, best first, one per score."""
     feedback_characters: int = Field(default=2000, ge=100)
     """Longer verdicts are cut."""
-    workers: int = Field(default=2, ge=1)
+    workers: int = Field(default=2, ge=1, le=1024)
     """Processes that verify."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     budget: Budget = Budget()

@@ -59,7 +59,7 @@ class IterativeDpoConfig(RolloutTrainerConfig):
     )
     steps: int = Field(default=5, ge=1)
     """Iterations."""
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = Field(default=8, ge=2, le=2**16)
     rollout_batches: int = Field(default=1, ge=1)
     """Rollout batches per iteration. A run can be saved and resumed between them, as between updates."""
     updates: int = Field(default=16, ge=1)

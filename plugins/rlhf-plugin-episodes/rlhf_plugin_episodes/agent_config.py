@@ -28,7 +28,7 @@ class EpisodeSettings(ComponentConfig):
     """Seconds that the environment may take in one episode, all calls together."""
     start_timeout_s: float = Field(60.0, gt=0)
     """Seconds to import and build the environment."""
-    workers: int = Field(16, ge=1)
+    workers: int = Field(16, ge=1, le=1024)
     """Episodes whose environments work at the same time."""
     memory_mb: int | None = Field(4096, ge=64)
     """Address space of an episode's process (Linux); None lifts the limit."""

@@ -64,7 +64,7 @@ class GrpoConfig(OnlineTrainerConfig):
     (study `noise_control`). An ensemble's scores say something of every completion: there a
     larger rate pays, with the penalty that was better in five seeds of five (study `pocket_recipe`). The rest of the
     family has the same recipes."""
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1, le=2**16)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
 
 

@@ -92,7 +92,7 @@ class PpoConfig(OnlineTrainerConfig):
             "advantage": {"name": "gae", "critic": {"learning_rate": 1e-3}},
         },
     }
-    group_size: int = Field(1, ge=1)
+    group_size: int = Field(1, ge=1, le=2**16)
     epochs_per_rollout_batch: int = Field(4, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=3e-6, warmup_steps=2)
     kl: PpoKL = PpoKL()  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -92,7 +92,7 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
             fix="name the column with --gold",
         )
     try:
-        gold = float(value)
+        gold = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         gold = math.nan
     if not math.isfinite(gold):

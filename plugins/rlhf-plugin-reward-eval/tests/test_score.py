@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli import chosen_reward, open_registry
+from rlhf_core.data import DatasetError
+from rlhf_plugin_reward_eval.responses import number_of
 
 Rlhf = Callable[..., Any]
 ROWS = [
@@ -207,3 +209,10 @@ def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, message: str, tmp_path: P
 def test_a_setting_is_taken_as_the_training_command_writes_it(setting: str) -> None:
     chosen: Any = chosen_reward(open_registry(), None, "bradley_terry", [setting])
     assert (chosen.name, chosen.path) == ("bradley_terry", "runs/rm/final")
+
+
+@pytest.mark.parametrize("value", [True, False, "nan", "x", [1]])
+def test_a_gold_score_that_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(DatasetError, match="is not a finite number"):
+        number_of({"gold": value}, "gold", None, "line 1")
+    assert number_of({"gold": "1.5"}, "gold", None, "line 1") == 1.5

@@ -53,7 +53,7 @@ class VerifierRewardConfig(ComponentConfig):
     timeout_s: float | None = Field(None, gt=0)
     """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. None is 5 s, or as long
     as the verifier's own deadlines need on a busy machine."""
-    workers: int = Field(2, ge=1)
+    workers: int = Field(2, ge=1, le=1024)
     """Processes of each training process."""
     start_timeout_s: float = Field(60.0, gt=0)
     """Seconds for a worker to import and build the verifier."""
@@ -92,7 +92,7 @@ class RewardWorkersConfig(ComponentConfig):
     has_workers: ClassVar[bool] = True
     of: AnyReward  # pyright: ignore[reportInvalidTypeForm]
     """The reward. It may keep no state and needs neither the policy nor other completions."""
-    workers: int = Field(2, ge=1)
+    workers: int = Field(2, ge=1, le=1024)
     """Processes of each training process."""
     timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """Seconds for one completion."""

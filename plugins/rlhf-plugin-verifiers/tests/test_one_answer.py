@@ -81,10 +81,18 @@ def test_reasoning_that_never_ends_holds_no_answer(
     assert config.build(None).verify(sample(text, answer)).value == 0.0
 
 
-@pytest.mark.parametrize("tags", ["<think> </think>", "<thinking> </thinking>", "[THINK] [/THINK]"])
+TAGS = [
+    *("<think> </think>", "<thinking> </thinking>", "<thought> </thought>", "<thoughts> </thoughts>"),
+    *("[THINK] [/THINK]", "<|begin_of_thought|> <|end_of_thought|>", "<seed:think> </seed:think>"),
+    *("◁think▷ ◁/think▷", "<|START_THINKING|> <|END_THINKING|>", "<reasoning> </reasoning>"),
+    "<|channel|>analysis<|message|> <|end|><|start|>assistant<|channel|>final<|message|>",
+]
+
+
+@pytest.mark.parametrize("tags", TAGS)
 @pytest.mark.parametrize("config", [MathConfig(), NumericVerifierConfig(), ChoiceConfig()], ids=lambda c: c.name)
 def test_every_way_to_mark_reasoning_counts(config: Any, tags: str, sample: Callable[..., Sample]) -> None:
-    opening, closing = tags.split()
+    opening, closing = tags.split(" ")
     right, wrong = ("B", "A") if isinstance(config, ChoiceConfig) else ("42", "41")
     verifier = config.build(None)
     closed = rf"{opening}\boxed{{{wrong}}} or so{closing} \boxed{{{right}}}"

@@ -86,4 +86,6 @@ def launched_rank(nproc: int | None) -> LaunchedRank | None:
             why="rlhf-plugin-launchers is not installed, is disabled or cannot be loaded",
             fix="pip install rlhf-plugin-launchers, or enable it, or start them with rlhf train --nproc",
         )
+    if not ranks and nproc is None and (tasks := os.environ.get("SLURM_NTASKS", "1")) != "1":
+        log.warning("Slurm gives this job %s tasks, and this process trains alone: start it with srun", tasks)
     return next(iter(ranks.values()), None)

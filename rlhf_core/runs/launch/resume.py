@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.load import read_yaml
-from rlhf_core.config.plan import Plan, reload
+from rlhf_core.config.plan import Plan, digest_of, reload
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.atomic import write_json, write_text
+from rlhf_core.data.jsonl import read_record
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.read import saved_steps
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.types.errors import RunDirError, bullets, error_text
+from rlhf_core.types.errors import ConfigError, RunDirError, bullets
 
 log = logging.getLogger("rlhf")
 ChangeConfig = Callable[[Mapping[str, Any]], RunConfig]
@@ -49,10 +49,7 @@ def planned_resume(
     """
     plan = _read_plan(run_dir)
     config = reload(registry, plan)
-    settings = run_dir / "config.yaml"
-    if settings.is_file() and (edited := differences(plan.config, read_yaml(settings))):
-        key, planned, written = edited[0]
-        log.warning("'%s' has %s %s: not used; plan.json has %s", settings, key, written, planned)
+    _note_edited_settings(plan, run_dir / "config.yaml")
     changes: list[Change] = []
     if change is not None:
         wanted = change(plan.config)
@@ -74,15 +71,30 @@ def _read_plan(run_dir: Path) -> Plan:
         raise RunDirError(
             f"'{run_dir}' holds no run to resume", why="plan.json is not there", fix="check --resume; rlhf runs list"
         )
-    try:
-        return Plan.read(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    values = read_record(path)
+    digest = values.pop("digest", None)
+    if digest is None:
+        log.warning("'%s' has no digest: nobody can tell whether it was edited", path)
+    elif digest != digest_of(values):
         raise RunDirError(
-            f"the plan of '{run_dir}' is damaged",
-            where=str(path),
-            why=error_text(error),
-            fix="start a new run",
-        ) from error
+            f"'{path}' is not what the run wrote",
+            why="it was edited or damaged since; its digest is another",
+            fix="put it back. What may change is given to rlhf train --resume as --set KEY=VALUE; the rest needs a new "
+            "run, with another --run-dir",
+        )
+    return Plan.read(path)
+
+
+def _note_edited_settings(plan: Plan, file: Path) -> None:
+    """Warn of settings in a run's ``config.yaml`` that are not those of its plan: only people read that file."""
+    try:
+        edited = differences(plan.config, read_yaml(file)) if file.exists() else []
+    except ConfigError as error:
+        log.warning("'%s' is not used, plan.json is: %s", file, " ".join(f"{error.what} {error.why}".split()))
+        return
+    if edited:
+        key, planned, written = edited[0]
+        log.warning("'%s' has %s %s: not used; plan.json has %s", file, key, written, planned)
 
 
 def _refuse(changes: Sequence[Change], run_dir: Path) -> None:
@@ -102,7 +114,7 @@ def differences(old: Any, new: Any, key: str = "") -> list[Change]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return [
             row
-            for k in sorted({*old, *new})
+            for k in sorted({*old, *new}, key=str)
             for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))
         ]
     return [] if old == new else [(key, old, new)]
@@ -146,7 +158,7 @@ def record(run: RunDir, plan: Plan) -> list[str]:
     stored = Plan.read(run.plan)
     if len(plan.extensions) <= len(stored.extensions):
         return []
-    summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
+    summary = read_record(run.summary) if run.summary.is_file() else {}
     run.summary.unlink(missing_ok=True)  # first: a run without one is resumed, with whichever plan there is
     write_json(run.plan, plan.to_json())
     write_text(run.path / "config.yaml", yaml.safe_dump(dict(plan.config), sort_keys=False))

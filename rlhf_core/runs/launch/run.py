@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
+from rlhf_core.data.jsonl import read_record
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
 from rlhf_core.plugins.component_calls import component_error, label_for
@@ -122,7 +122,7 @@ def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
     if failure is not None:
         event = RunEnd(run.path, "interrupted" if stopped else "failed", error_text(failure))
     else:
-        summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
+        summary = read_record(run.summary) if run.summary.is_file() else {}
         event = RunEnd(run.path, str(summary.get("status", "completed")), summary=summary)
     try:
         hooks.notes += map(str, hooks.fire("rlhf_run_closed", event))
@@ -136,7 +136,7 @@ def completed(run: RunDir) -> Mapping[str, Any] | None:
     """The summary of a run that has made all its steps and still has its final model as it was written."""
     if not (run.summary.is_file() and run.final.is_dir()):
         return None
-    summary = json.loads(run.summary.read_text())
+    summary = read_record(run.summary)
     if summary.get("status") != "completed":
         return None
     damage = find_damage(run.final)
@@ -170,4 +170,4 @@ def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resum
             why="the ranks still run elsewhere, or failed without a message",
             fix=f"look at their output; rlhf runs show {run.path}",
         )
-    return json.loads(run.summary.read_text())
+    return read_record(run.summary)

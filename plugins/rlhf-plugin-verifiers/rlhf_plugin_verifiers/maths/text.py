@@ -20,8 +20,15 @@ _FOLLOW_UP = re.compile(
     re.IGNORECASE,
 )
 """Where a model begins to write the next question, or to write the other side's turn."""
-_START_OF_REASONING = re.compile(r"<\s*(?:think(?:ing)?|reasoning)\s*>|\[THINK\]", re.IGNORECASE)
-_END_OF_REASONING = re.compile(r"<\s*/\s*(?:think(?:ing)?|reasoning)\s*>|\[/THINK\]", re.IGNORECASE)
+_TAGS = r"(?:(?:seed:)?think(?:ing)?|thoughts?|reasoning)\s*>"
+_START_OF_REASONING = re.compile(
+    rf"<\s*{_TAGS}|\[THINK\]|◁think▷|<\|(?:begin_of_thought|START_THINKING|channel\|>(?:analysis|commentary))",
+    re.IGNORECASE,
+)
+_END_OF_REASONING = re.compile(
+    rf"<\s*/\s*{_TAGS}|\[/THINK\]|◁/think▷|<\|(?:end_of_thought|END_THINKING)\|>|<\|channel\|>final", re.IGNORECASE
+)
+"""As R1, Qwen, Seed-OSS, EXAONE, Mistral, Kimi, OpenThoughts and Sky-T1, Command A and gpt-oss mark it."""
 _DIGIT = re.compile(r"[^\W\D]")
 
 
@@ -43,10 +50,27 @@ def own_part(text: str) -> str:
 
 
 def plain_digits(text: str) -> str:
-    """Every decimal digit of Unicode as ASCII, fullwidth and Arabic ones included; superscripts stay."""
+    """Every decimal digit of Unicode as ASCII, fullwidth and Arabic ones included, and decimals that repeat as
+    fractions; superscripts stay."""
+    text = _REPEATING.sub(_as_fraction, text)
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else _ASCII.get(c, c) for c in text)
+
+
+_OVER = r"\\(?:overline|bar|dot)\s*"
+_REPEATING = re.compile(
+    rf"(?<![\d.,])(\d{{0,30}})\.(\d{{0,30}})(?:{_OVER}(?:\{{\s*(\d{{1,30}})\s*\}}|(\d))"
+    rf"(?:(\d{{0,30}}){_OVER}(?:\{{(\d)\}}|(\d)))?)(?!\d)"
+)
+r"""``0.1\overline{6}``, ``0.\dot 3``, ``0.\dot{1}4285\dot{7}``."""
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    before, once = match[1] or "0", match[2]
+    again = "".join(part or "" for part in match.groups()[2:])
+    value = Fraction(int(before + once + again) - int(before + once), 10 ** len(once) * (10 ** len(again) - 1))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 _ASCII = {

@@ -14,6 +14,7 @@ from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_lette
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.library import contradicts
 from rlhf_plugin_verifiers.maths.text import canonical, other_words, own_part, plain_digits, unwrapped, without_plus
+from rlhf_plugin_verifiers.maths.units import same_quantity
 from rlhf_plugin_verifiers.number_forms import close, plain, same_number, whole_number
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def is_right(stated: FinalAnswer | None, completion: str, gold: str, rules: Rule
         return _letter(stated, completion) == letter
     if labelled is not None:
         return _picks(labelled, stated, completion, rules)
+    said = stated.latex if stated else last_statement(completion) or ""
+    if (same := same_quantity(gold_latex, said, partial(close, digits=rules.digits))) is not None:
+        return same
     if stated is None:
         values = parsed(reference, gold, rules.targets, True), parsed(None, completion, rules.targets)
         return equal(*values, rules) and not any(contradicts(v, rules.digits, named=False) for v in values[1])

@@ -1,0 +1,122 @@
+"""Units behind a number: two answers with units are the same quantity, or not the same answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+from rlhf_plugin_verifiers.maths.text import canonical, unwrapped
+from rlhf_plugin_verifiers.number_forms import Number, plain, same_number, whole_number
+
+MAX_LENGTH = 200
+"""Characters; a longer answer is no quantity."""
+_MILE = Fraction("1609.344")
+_UNITS: dict[str, dict[str, Fraction | int]] = {
+    "length": {
+        **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1),
+        **dict.fromkeys(("nm", "nanometer", "nanometers", "nanometre", "nanometres"), Fraction(1, 10**9)),
+        **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), Fraction(1, 1000)),
+        **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), Fraction(1, 100)),
+        **dict.fromkeys(("dm", "decimeter", "decimeters", "decimetre", "decimetres"), Fraction(1, 10)),
+        **dict.fromkeys(("km", "kilometer", "kilometers", "kilometre", "kilometres"), 1000),
+        **dict.fromkeys(("in", "inch", "inches"), Fraction("0.0254")),
+        **dict.fromkeys(("ft", "foot", "feet"), Fraction("0.3048")),
+        **dict.fromkeys(("yd", "yard", "yards"), Fraction("0.9144")),
+        **dict.fromkeys(("mi", "mile", "miles"), _MILE),
+    },
+    "mass": {
+        **dict.fromkeys(("g", "gram", "grams"), 1),
+        **dict.fromkeys(("mg", "milligram", "milligrams"), Fraction(1, 1000)),
+        **dict.fromkeys(("kg", "kilogram", "kilograms"), 1000),
+        **dict.fromkeys(("tonne", "tonnes"), 10**6),
+        **dict.fromkeys(("lb", "lbs", "pound", "pounds"), Fraction("453.59237")),
+        **dict.fromkeys(("oz", "ounce", "ounces"), Fraction("28.349523125")),
+    },
+    "time": {
+        **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+        **dict.fromkeys(("ms", "millisecond", "milliseconds"), Fraction(1, 1000)),
+        **dict.fromkeys(("min", "mins", "minute", "minutes"), 60),
+        **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+        **dict.fromkeys(("day", "days"), 86400),
+        **dict.fromkeys(("week", "weeks"), 604800),
+    },
+    "months": {**dict.fromkeys(("month", "months"), 1), **dict.fromkeys(("year", "years", "yr", "yrs"), 12)},
+    "money": {**dict.fromkeys(("cent", "cents"), 1), **dict.fromkeys(("dollar", "dollars"), 100)},
+    "volume": {
+        **dict.fromkeys(("L", "l", "liter", "liters", "litre", "litres"), Fraction(1, 1000)),
+        **dict.fromkeys(("mL", "ml", "milliliter", "milliliters", "millilitre", "millilitres"), Fraction(1, 10**6)),
+    },
+    "celsius": {"°C": 1},
+    "fahrenheit": {"°F": 1},
+    "speed": {"mph": _MILE / 3600, "kph": Fraction(1000, 3600)},
+}
+"""What is measured -> its units in one of them; volumes in cubic metres, speeds in metres per second."""
+_OF = {name: (kind, Fraction(size)) for kind, units in _UNITS.items() for name, size in units.items()}
+_BASES = {"volume": {"length": 3}, "speed": {"length": 1, "time": -1}}
+_NAME = "|".join(sorted(map(re.escape, _OF), key=len, reverse=True))
+_ONE = rf"(?:(?:sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?:{_NAME})(?:\s*\^\s*(?:\{{\s*[23]\s*\}}|[23])|[²³])?"
+_QUANTITY = re.compile(rf"(?P<number>.*[\d)}}\]])\s*(?P<unit>{_ONE}(?:\s*(?:/|\bper\b)\s*{_ONE})?)\.?", re.DOTALL)
+_DEGREE = re.compile(r"\^?\s*(?:\{\s*\\circ\s*\}|\\circ|°)\s*(?=[CF]\b)")
+
+
+class Quantity(NamedTuple):
+    """A number with a unit."""
+
+    number: str
+    dimensions: tuple[tuple[str, int], ...]
+    """What is measured and its power. Example: ``(("length", 1), ("time", -1))``"""
+    factor: Fraction
+    """Of the unit, in metres, grams, seconds, months, cents."""
+
+
+def quantity(latex: str) -> Quantity | None:
+    """The quantity that an answer is; None for an answer without a known unit.
+
+    Example:
+        >>> quantity(r"2\\text{ cm}")
+        Quantity(number='2', dimensions=(('length', 1),), factor=Fraction(1, 100))
+    """
+    if len(latex) > MAX_LENGTH:
+        return None
+    match = _QUANTITY.fullmatch(_DEGREE.sub("°", unwrapped(latex)))
+    if match is None:
+        return None
+    powers: dict[str, int] = {}
+    factor = Fraction(1)
+    for sign, part in zip((1, -1), re.split(r"/|\bper\b", match["unit"])):
+        kind, size, power = _read(part)
+        factor *= size ** (sign * power)
+        for base, exponent in _BASES.get(kind, {kind: 1}).items():
+            powers[base] = powers.get(base, 0) + sign * power * exponent
+    return Quantity(match["number"].strip(), tuple(sorted(p for p in powers.items() if p[1])), factor)
+
+
+def _read(part: str) -> tuple[str, Fraction, int]:
+    """(What is measured, factor, power) of ``square feet``, ``cm^3``."""
+    word, _, rest = part.strip().partition(" ")
+    power = {"sq": 2, "cu": 3}.get(word[:2], 1) if rest and word.lower().startswith(("sq", "cu")) else 1
+    name = re.match(_NAME, (rest if power > 1 else part).strip())
+    assert name is not None, "the pattern has matched it"
+    kind, size = _OF[name[0]]
+    written = re.search(r"[23²³]", part)
+    return kind, size, power if written is None else {"2": 2, "²": 2}.get(written[0], 3)
+
+
+def same_quantity(gold: str, stated: str, agree: Callable[[Fraction, Fraction], bool]) -> bool | None:
+    """Whether two answers with units are the same quantity; None where one has no unit, or the number behind equal
+    units is not written plainly: the unit then says nothing."""
+    ours, theirs = quantity(gold), quantity(stated)
+    if ours is None or theirs is None:
+        return None
+    if ours.dimensions != theirs.dimensions:
+        return False
+    numbers = [whole_number(plain(canonical(q.number))) for q in (ours, theirs)]
+    if numbers[0] is None or numbers[1] is None:
+        return None if ours.factor == theirs.factor else False
+    return same_number(numbers[0], _scaled(numbers[1], theirs.factor / ours.factor), agree)
+
+
+def _scaled(number: Number, factor: Fraction) -> Number:
+    return number if factor == 1 else number._replace(value=number.value * factor)
