@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 
@@ -374,35 +373,3 @@ def test_long_odd_texts_are_judged_in_linear_time(piece: str) -> None:
         check(piece * (20_000 // len(piece)))
         slow += [name] if time.process_time() - started > 1.0 else []
     assert slow == []
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("今天天气很好。", 6),
-        ("今日はGPUを2台買う", 9),
-        ("カタカナ・ｶﾅ", 6),
-        ("오늘은 날씨가 좋다", 3),
-        ("𠮷野家 isn't well-known", 5),
-        ("人々、時々", 4),
-    ],
-)
-def test_words_without_spaces_are_counted_by_character_and_as_published_in_benchmarks(text: str, count: int) -> None:
-    at_least = {"num_words": count, "relation": "at least"}
-    exactly = {"min_words": float(count), "max_words": float(count)}
-    assert follows("length_constraints:number_words", at_least, text)
-    assert not follows("length_constraints:number_words", {**at_least, "relation": "less than"}, text)
-    assert not follows("length_constraints:number_words", {**at_least, "num_words": count + 1}, text)
-    assert follows("count:word_count_range", exactly, text)
-    if (published := len(re.findall(r"\w+", text))) != count:
-        assert not follows("count:word_count_range", exactly, text, "published")
-    of_published = {"num_words": published, "relation": "at least"}
-    assert follows("length_constraints:number_words", of_published, text, "published")
-    assert not follows(
-        "length_constraints:number_words", {**of_published, "num_words": published + 1}, text, "published"
-    )
-
-
-def follows(name: str, arguments: dict[str, Any], text: str, reference: Literal["published", "text"] = "text") -> bool:
-    (check,) = checks([name], [arguments], reference)
-    return check(text)
