@@ -25,21 +25,20 @@ LENGTH = 110
 
 
 def description(value: str) -> str:
-    """First sentence of the help of a command, or of the docstring of a component."""
+    """First sentence of the help of a command, or of the docstring of a component, else of its module's."""
     module, _, name = value.partition(":")
     try:
         tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
     except (OSError, ImportError, ValueError, SyntaxError):  # a call of the command says what is wrong
         return ""
+    text = ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             texts = options(node.decorator_list)
             text = texts.get("short_help") or texts.get("help") or ast.get_docstring(node) or ""
-            return click.Command(name, help=text).get_short_help_str(LENGTH)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
-            texts = [str(value.value) for value in node.value.args if isinstance(value, ast.Constant)]
-            return click.Command(name, help=texts[-1] if texts else None).get_short_help_str(LENGTH)
-    return ""
+            text = "".join([str(arg.value) for arg in node.value.args if isinstance(arg, ast.Constant)][-1:])
+    return click.Command(name, help=text or ast.get_docstring(tree) or "").get_short_help_str(LENGTH)
 
 
 def options(decorators: Iterable[ast.expr]) -> dict[str, str]:

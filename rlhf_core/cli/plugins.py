@@ -33,7 +33,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     entries = declared(kind)
     off = set(disabled_distributions())
     if as_json:
-        emit_json([{**entry.describe(), "disabled": entry.distribution in off} for entry in entries])
+        about = ({"disabled": e.distribution in off, "description": description(e.value)} for e in entries)
+        emit_json([{**e.describe(), **more} for e, more in zip(entries, about)])
         return
     about = ["disabled" if e.distribution in off else description(e.value) if kind else "" for e in entries]
     rows = ((e.kind, e.name, e.distribution, e.version, text) for e, text in zip(entries, about))

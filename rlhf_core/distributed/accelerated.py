@@ -14,9 +14,9 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, KwargsHandler
 
-from rlhf_core.distributed.alone import await_rank_zero
 from rlhf_core.distributed.group import LocalStrategy, RankGroup
 from rlhf_core.distributed.peers import RankMonitor
+from rlhf_core.distributed.rank_zero import await_rank_zero
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.types.errors import RlhfError
 

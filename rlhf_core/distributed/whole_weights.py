@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.tensor import DTensor
 
-from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.models.tensor_files import Weights, WeightsOnDemand
 from rlhf_core.plugins.strategy_protocols import Collectives, Strategy, TensorGathering
 from rlhf_core.types.errors import OtherRankFailed

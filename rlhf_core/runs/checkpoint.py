@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.data.atomic import whole_folder
 from rlhf_core.data.jsonl import record_of_run
 from rlhf_core.data.manifest import MANIFEST, find_damage
-from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import RankZero
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.distributed.whole_weights import gather_weights
 from rlhf_core.models.random_state import rng_state, set_rng_state
 from rlhf_core.plugins import hooks as hk
@@ -60,7 +60,7 @@ class CheckpointStore:
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(self.path(old), ignore_errors=True)
 
-    def newest_whole(self) -> int | None:
+    def newest_undamaged(self) -> int | None:
         """Step of the newest checkpoint whose files are what was written; None if there is no checkpoint.
 
         Damaged ones that are newer are set aside, for the run is to write these steps again.
@@ -149,7 +149,7 @@ class CheckpointManager(CheckpointStore):
         it, of which there may have been more or fewer.
         """
         with alone(self.strategy, "looking for the newest whole checkpoint"):
-            newest = self.newest_whole() if self.strategy.rank == 0 else None
+            newest = self.newest_undamaged() if self.strategy.rank == 0 else None
         step = self.strategy.gather_objects(newest)[0]
         if step is None:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
 from rlhf_core.data.jsonl import read_jsonl
-from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
 from rlhf_core.plugins.component_calls import Watchdog, time_limit

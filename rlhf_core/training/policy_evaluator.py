@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.order import by_source
-from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import RankZero, engine_on_every_rank
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.plugins.protocols import Benchmark
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.metrics import mean, win_rate

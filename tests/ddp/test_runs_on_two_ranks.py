@@ -215,4 +215,4 @@ def test_a_disk_that_is_full_for_one_rank_s_shard_leaves_the_checkpoint_before(t
     # what the other rank was writing aside may stay; the next that writes there removes it
     whole = sorted(p.name for p in (run / "checkpoints").iterdir() if not p.name.startswith(TEMPORARY))
     assert whole == ["step-000001", "step-000002"]
-    assert CheckpointStore(run / "checkpoints").newest_whole() == 2
+    assert CheckpointStore(run / "checkpoints").newest_undamaged() == 2

@@ -69,7 +69,7 @@ def test_an_error_of_this_rank_stays_what_it_is(two: tuple[RankMonitor, RankMoni
 
 
 @pytest.mark.slow
-@pytest.mark.long  # a rank that stopped, without a run: test_alone.py; what is said of it: above
+@pytest.mark.long  # a rank that stopped, without a run: test_rank_zero.py; what is said of it: above
 def test_sigstop(tmp_path: Path) -> None:
     with started(tmp_path, "--set", "strategy.timeout_s=15") as (process, run):
         wait_for(lambda: logged(run, '"step": 2'), "second step", 200)

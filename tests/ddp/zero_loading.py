@@ -34,13 +34,14 @@ from rlhf_plugin_deepspeed.stage3 import Zero3
 from rlhf_plugin_ppo.config import CriticSettings
 from rlhf_plugin_ppo.critic import make_critic
 from rlhf_plugin_preflight.memory.footprint import footprint
-from rlhf_plugin_preflight.memory.live import LiveBytes, tensor_bytes
+from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_preflight.memory.plan import Placement, plan_for
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairModule
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from counted_bytes import LiveBytesWithCollectives
 from offline_slices import write_model, write_rows
 
 BUCKET = 1000
@@ -83,7 +84,7 @@ def prepared(name: str, strategy: Zero3, module: torch.nn.Module) -> torch.nn.Mo
 def measured(name: str, strategy: Zero3, folder: Path, *, weights: bool) -> dict[str, int]:
     """Bytes of live tensors at most: until DeepSpeed is given the module, and in all; and weights unlike the file's."""
     before, make, found = module_of(name, folder, weights=True).state_dict(), stage3.make_engine, dict[str, int]()
-    with LiveBytes() as live:
+    with LiveBytesWithCollectives() as live:
 
         def making(*args: Any) -> Any:
             found["reading"] = live.peak

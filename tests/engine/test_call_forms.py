@@ -229,3 +229,44 @@ def test_an_object_alone_that_is_a_call_to_its_form_or_its_name_is_one(name: str
     assert (nested.name, nested.ok) == ("f", False)
     (behind,) = parse_turn(format_named(name), '{"arguments": {"name": "Ada"}, "name": "f"', TOOLS).calls
     assert (behind.name, behind.ok) == ("f", False)
+
+
+MESSAGES = (
+    {"tool_calls": [CALL]},
+    {"tool_calls": [OPENAI, OPENAI]},
+    {"role": "assistant", "content": None, "tool_calls": [OPENAI]},
+    {"tool_call": CALL},
+    {"function_call": {"name": "f", "arguments": '{"d": "a"}'}},
+    [{"tool_calls": [OPENAI]}, CALL],
+)
+
+
+@pytest.mark.parametrize("name", [f for f in FORMATS if f not in ("qwen_xml", "llama3")])
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: json.dumps(message)[:40])
+def test_the_calls_of_a_message_are_calls(name: str, message: Any) -> None:
+    turn = parse_turn(format_named(name), around(name, json.dumps(message)), TOOLS)
+    if name == "hermes" and isinstance(message, list):
+        assert [call.error for call in turn.calls] == ["a call is an object with name and arguments, not list"]
+        return
+    assert [(c.name, dict(c.arguments), c.error) for c in turn.calls] == [("f", {"d": "a"}, "")] * len(turn.calls)
+    assert (len(turn.calls), turn.content) == (json.dumps(message).count('"f"'), "")
+    if isinstance(message, dict):
+        llama = parse_turn(format_named("llama3"), json.dumps(message), TOOLS)
+        assert [c.name for c in llama.calls] == ["f"] * len(turn.calls)
+
+
+@pytest.mark.parametrize("name", ["llama3", "plain"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"tool_calls": []},
+        {"tool_calls": 3},
+        {"tool_calls": [{"name": "Ada"}]},
+        {"content": "Let me look.", "tool_calls": [CALL]},
+        {"answer": 4, "tool_calls": [CALL]},
+    ],
+    ids=lambda message: json.dumps(message)[:40],
+)
+def test_a_message_with_more_than_calls_of_the_prompts_tools_is_text(name: str, message: dict[str, Any]) -> None:
+    text = json.dumps(message)
+    assert parse_turn(format_named(name), text, TOOLS) == AssistantTurn(text)

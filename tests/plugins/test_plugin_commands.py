@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .conftest import Fakes
@@ -103,3 +105,22 @@ def test_a_list_of_one_kind_says_what_each_is(fakes: Fakes) -> None:
     (row,) = [line for line in listed.splitlines() if "acme-scales" in line]
     assert row.endswith("Weighs tokens.")
     assert "--kind KIND" in fakes.rlhf("plugins", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("acme_scales", '"""Weighs runs. And more."""\n'),
+        ("acme_scales:hook", '"""Weighs runs. And more."""\nhook = Hook()\n'),
+        ("acme_scales:Hook", '"""Weighs runs. And more."""\nclass Hook:\n    pass\n'),
+        ("acme_scales:Hook", 'class Hook:\n    """Weighs runs. And more."""\n'),
+    ],
+)
+def test_a_hook_is_described_by_its_own_docstring_or_its_modules(fakes: Fakes, value: str, code: str) -> None:
+    fakes.add("acme-scales", f"[rlhf]\nscales = {value}\n", f"{code}\nraise OSError\n")
+    words = ("plugins", "list", "--kind", "hook")
+    (row,) = [line for line in fakes.rlhf(*words).stdout.splitlines() if "acme-scales" in line]
+    assert row.endswith("Weighs runs.")
+    assert {row["name"]: row["description"] for row in json.loads(fakes.rlhf(*words, "--json").stdout)}[
+        "scales"
+    ] == "Weighs runs."

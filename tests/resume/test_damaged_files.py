@@ -176,4 +176,4 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         with store.writing(step) as folder:
             (folder / "state.json").write_text("{}")
     assert store.steps() == [3, 4]
-    assert store.newest_whole() == 4
+    assert store.newest_undamaged() == 4

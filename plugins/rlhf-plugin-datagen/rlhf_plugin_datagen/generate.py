@@ -91,7 +91,7 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     """
     from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.job import estimate, make_job
-    from rlhf_plugin_datagen.report import check_made, show, show_estimate
+    from rlhf_plugin_datagen.report import require_rows, show, show_estimate
     from rlhf_plugin_datagen.run import run
 
     job = make_job(open_registry(), kind, output, options)
@@ -107,5 +107,5 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     )
     result = run(job, say=lambda text: click.echo(text, err=True))
     emit_json(result) if as_json else show(result)
-    check_made(result)
+    require_rows(result)
     raise SystemExit(1 if result["unanswered"] else 0)

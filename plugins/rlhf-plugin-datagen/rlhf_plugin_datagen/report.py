@@ -44,13 +44,15 @@ def shortfall(result: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def check_made(result: Mapping[str, Any]) -> None:
+def require_rows(result: Mapping[str, Any]) -> None:
     """Raise where there is no row at all: nothing can be trained on the file."""
     if result["rows"]:
         return
     reasons: Mapping[str, int] = result["left_out_reasons"]
     fix = "see that the models answer, then give the same command again"
-    if "context" in str(result["first_unanswered"]):
+    if "the question alone" in str(result["first_unanswered"]):
+        fix = "take shorter prompts, or a model with a longer context (--model, --judge)"
+    elif "context" in str(result["first_unanswered"]):
         fix = "lower --max-tokens or --judge-tokens"
     elif reasons:
         most = max(reasons, key=lambda reason: reasons[reason])

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.config import Registry
+from rlhf_core.config import Registry, RlhfError
 from rlhf_core.data import read_jsonl
 from rlhf_plugin_datagen.outside import open_datasets
+from rlhf_plugin_datagen.report import require_rows
+from rlhf_plugin_judge.local import misfit
 
 Command = Callable[..., tuple[int, str]]
 pytestmark = pytest.mark.usefixtures("rule_judge")
@@ -240,3 +242,27 @@ def test_off_the_scale_is_refused_and_prose_is_asked_again(prompts: Path, tmp_pa
     assert code == 0, err
     assert rows(repaired)
     assert rows(repaired)[0]["usage"]["requests"] == 6  # two responses, two questions, each asked again
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "advice"),
+    [
+        (282, 64, "take shorter prompts, or a model with a longer context (--model, --judge)"),
+        (256, 1, "take shorter prompts, or a model with a longer context (--model, --judge)"),
+        (200, 64, "lower --max-tokens or --judge-tokens"),
+    ],
+)
+def test_what_to_do_where_no_question_fits_the_context(question: int, answer: int, advice: str) -> None:
+    result = {"kind": "sft", "prompts": 1, "rows": 0, "left_out": 0, "left_out_reasons": {}, "unanswered": 1}
+    with pytest.raises(RlhfError) as raised:
+        require_rows({**result, "output": "made.jsonl", "first_unanswered": f"error: {misfit(question, answer, 256)}"})
+    assert raised.value.fix == advice
+
+
+def test_the_pocket_model_is_too_short_for_a_constitution(tmp_path: Path, command: Command) -> None:
+    code, err = command(
+        "data", "generate", "sft", "--model", "pocket", "--count", 2, "--output", tmp_path / "made.jsonl"
+    )
+    assert code == 1
+    assert "the question alone has" in err
+    assert "fix: take shorter prompts, or a model with a longer context" in err

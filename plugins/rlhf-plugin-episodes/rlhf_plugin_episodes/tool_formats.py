@@ -10,7 +10,9 @@ from rlhf_core.data.jsonl import NotJson, read_value
 
 ARGUMENTS = ("arguments", "parameters")
 _ABOUT = ("name", "function", "type", "id", "index")
-_NAMED = re.compile(r'\{\s*"(?:(?:name|function)"\s*:|type"\s*:\s*"function")')
+_MESSAGE = ("tool_calls", "tool_call", "function_call")
+"""Keys under which a message of a service has its calls, beside its role and its text."""
+_NAMED = re.compile(r'\{\s*"(?:(?:name|function|tool_calls?|function_call)"\s*:|type"\s*:\s*"function")')
 _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
 
 
@@ -65,9 +67,22 @@ def call_from(value: Any, written: str) -> RawToolCall:
     return RawToolCall(written, name, arguments, str(value.get("id") or ""), error)
 
 
+def calls_of(value: Any, written: str) -> list[RawToolCall]:
+    """The call of a decoded object, or the calls of a message without text of its own: ``{"tool_calls": [...]}``."""
+    key = next((key for key in _MESSAGE if isinstance(value, dict) and key in value), "")
+    if (
+        not key
+        or {*value} - {key, "role", "content"}
+        or value.get("content")
+        or not isinstance(value[key], list | dict)
+    ):
+        return [call_from(value, written)]
+    return calls_from(value[key] if isinstance(value[key], list) else [value[key]])
+
+
 def calls_from(values: list[Any]) -> list[RawToolCall]:
     """Calls from a decoded list of them."""
-    calls = [call_from(one, json.dumps(one, ensure_ascii=False)) for one in values]
+    calls = [call for one in values for call in calls_of(one, json.dumps(one, ensure_ascii=False))]
     return calls or [RawToolCall("[]", error="the list of calls is empty")]
 
 
@@ -97,11 +112,11 @@ class Hermes:
         at = 0
         while (start := text.find(self.OPEN, at)) >= 0:
             content.append(text[at:start])
-            call, at = self._call(text, start + len(self.OPEN))
-            calls.append(call)
+            calls_of_tag, at = self._calls(text, start + len(self.OPEN))
+            calls += calls_of_tag
         return ParsedToolCalls(joined([*content, text[at:]]), calls)
 
-    def _call(self, text: str, body: int) -> tuple[RawToolCall, int]:
+    def _calls(self, text: str, body: int) -> tuple[list[RawToolCall], int]:
         try:
             value, end = read_value(text, body)
         except NotJson as error:
@@ -109,18 +124,18 @@ class Hermes:
             opening = len(text) if opening < 0 else opening
             close = text.find(self.CLOSE, body, opening)
             written = text[body : opening if close < 0 else close].strip()
-            return broken(written, error), opening if close < 0 else close + len(self.CLOSE)
+            return [broken(written, error)], opening if close < 0 else close + len(self.CLOSE)
         written = text[body:end].strip()
         after = self._BLANKS.match(text, end)
         blank = after.end() if after else end
         if text.startswith(self.CLOSE, blank):
-            return call_from(value, written), blank + len(self.CLOSE)
+            return calls_of(value, written), blank + len(self.CLOSE)
         if blank == len(text) or text.startswith(self.OPEN, blank):
-            return call_from(value, written), blank
+            return calls_of(value, written), blank
         close = text.find(self.CLOSE, end)
         close = len(text) if close < 0 else close
         error = NotJson(f"more follows after the object: {text[end:close].strip()[:40]!r}")
-        return broken(text[body:close].strip(), error), min(len(text), close + len(self.CLOSE))
+        return [broken(text[body:close].strip(), error)], min(len(text), close + len(self.CLOSE))
 
 
 class Plain:
@@ -160,7 +175,7 @@ def objects(text: str) -> tuple[list[RawToolCall], str]:
             value, end = read_value(text, at)
         except NotJson as error:
             return [*calls, broken(rest.strip(), error)._replace(bare=not _NAMED.match(rest))], ""
-        calls.append(alone(call_from(value, text[at:end])))
+        calls += map(alone, calls_of(value, text[at:end]))
         at = end
 
 
@@ -251,7 +266,7 @@ class Mistral:
         elif isinstance(value, list):
             calls = calls_from(value)
         else:
-            calls = [call_from(value, text[at:end].strip())]
+            calls = calls_of(value, text[at:end].strip())
         following = text.find(self.MARK, end)
         if following >= 0:
             return calls, text[end:following], following + len(self.MARK)

@@ -37,7 +37,7 @@ def folder_of(file: Path) -> Path:
         )
     facts = file.stat()
     folder = cache_folder() / "gguf" / _digest(file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
-    if not _is_whole(folder):
+    if not _is_undamaged(folder):
         _convert(file, folder)
     return folder
 
@@ -51,7 +51,7 @@ def _digest(file: Path, size: int, changed_ns: int, inode: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_undamaged(folder: Path) -> bool:
     """Whether a folder has its manifest, and every file is what that says."""
     if not (folder / "manifest.json").is_file():
         return False

@@ -125,3 +125,9 @@ def length_slope(scored: Sequence[tuple[Rollout, Score]]) -> Mapping[str, float]
         covariance += float(((lengths - lengths.mean()) * (values - values.mean())).sum())
         variance += float(np.square(lengths - lengths.mean()).sum())
     return {"length_covariance": covariance, "length_variance": variance} if variance else {}
+
+
+def add_slopes(slopes: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """The sums of :func:`length_slope` over all ranks, none of which has a part of another's prompt."""
+    names = ("length_covariance", "length_variance")
+    return {name: sum(slope[name] for slope in slopes if slope) for name in names} if any(slopes) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from statistics import fmean
 from typing import Any
@@ -16,7 +16,8 @@ from rlhf_core.rollouts import Rollout
 from rlhf_plugin_hacking.config import DistributionConfig, HackingConfig
 from rlhf_plugin_hacking.divergence import Divergence
 from rlhf_plugin_hacking.dominance import Dominance
-from rlhf_plugin_hacking.length import Length, length_slope
+from rlhf_plugin_hacking.length import Length, add_slopes, length_slope
+from rlhf_plugin_hacking.ranks import Measured, gather_measured
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_plugin_hacking.signals import Finding, Row, Signal, number
 
@@ -33,7 +34,7 @@ class HackingMonitor:
     """Watches the metrics of each step; in a run also its rollouts, scores and evaluations."""
 
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
-        self.config, self.run, self.session = config, ctx.config, ctx.session
+        self.config, self.run, self.session, self.strategy = config, ctx.config, ctx.session, ctx.strategy
         self.signals: dict[str, Signal] = {}
         warmup, alpha = config.warmup, config.alarm_share
         if config.length is not None:
@@ -45,7 +46,7 @@ class HackingMonitor:
         if config.dominance is not None:
             self.signals["dominance"] = Dominance(config.dominance, warmup, alpha, self.change)
         self.fresh: list[tuple[Rollout, Score]] = []
-        """Scored since the last step was over."""
+        """Of this rank, scored since the last step was over."""
         self.evaluated: dict[str, float] = {}
         """The last held-out evaluation that no step has seen."""
         self.samples_steps = False
@@ -105,7 +106,8 @@ class HackingMonitor:
         )
 
     def _row(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """What the signals read; {} for a step that shows nothing (an update without rollouts of its own)."""
+        """What the signals read, the same on every rank; {} for a step that shows nothing (an update without rollouts
+        of its own)."""
         evaluated, self.evaluated = self.evaluated, {}
         fresh, self.fresh = self.fresh, []
         self.samples_steps = self.samples_steps or "completion_length/mean" in metrics or "reward/mean" in metrics
@@ -114,15 +116,24 @@ class HackingMonitor:
             self.evaluated = evaluated
             return {}
         heldout = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
-        row |= length_slope(fresh) if "length" in self.signals else {}
-        if self.second is not None and fresh:
+        measured = gather_measured(self.strategy, lambda: self._measure(fresh)) if self.samples_steps else []
+        row |= add_slopes([of_rank.slope for of_rank in measured])
+        if self.second is not None and any(of_rank.completions for of_rank in measured):
             self.readings += 1
-            due = self.config.divergence is not None and (self.readings - 1) % self.config.divergence.every == 0
-            row |= self.second.compare(*map(list, zip(*fresh))) if due else {}
+            pairs = [of_rank.pairs for of_rank in measured if of_rank.pairs is not None]
+            row |= self.second.compare(pairs) if pairs else {}
         elif self.second is None and self.samples_steps and len(heldout) == 2:
             proxy = {"proxy": row.get("reward/mean", math.nan), "proxy_std": row.get("reward/std", math.nan)}
             row |= {**proxy, "second": heldout["mean"], "second_std": heldout["std"]}
         return row
+
+    def _measure(self, fresh: Sequence[tuple[Rollout, Score]]) -> Measured:
+        slope = length_slope(fresh) if "length" in self.signals else {}
+        due = self.config.divergence is not None and self.readings % self.config.divergence.every == 0
+        if self.second is None or not fresh or not due:
+            return Measured(len(fresh), slope)
+        ranks, rank = (self.strategy.world_size, self.strategy.rank) if self.strategy is not None else (1, 0)
+        return Measured(len(fresh), slope, self.second.measure(fresh, ranks, rank))
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         if self.session is not None:

@@ -40,11 +40,7 @@ class LocalJudge:
                 replies[at] = JudgeReply.failed(ScoreStatus.ERROR, str(error))
                 continue
             if not ids or len(ids) + request.max_tokens > self.context:
-                replies[at] = JudgeReply.failed(
-                    ScoreStatus.ERROR,
-                    f"the question has {len(ids)} tokens; with {request.max_tokens} for the answer "
-                    f"that is outside the judge's context of {self.context}",
-                )
+                replies[at] = JudgeReply.failed(ScoreStatus.ERROR, misfit(len(ids), request.max_tokens, self.context))
                 continue
             waiting[request.temperature].append(
                 (at, RolloutRequest(request.id, ids, 0, request.seed, request.max_tokens))
@@ -72,3 +68,11 @@ class LocalJudge:
         except ModelError:
             first = {**turns[0], "content": f"{system}\n\n{turns[0]['content']}"}
             return self.formatter.encode((first, *turns[1:]))
+
+
+def misfit(question: int, answer: int, context: int) -> str:
+    """Why a question of so many tokens and its answer do not fit a context."""
+    if question >= context:
+        return f"the question alone has {question} tokens, and the model's context has {context}"
+    sizes = f"the question has {question} tokens; with {answer} for the answer"
+    return f"{sizes} that is outside the model's context of {context}"

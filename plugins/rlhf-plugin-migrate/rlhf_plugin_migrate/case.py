@@ -43,7 +43,7 @@ class Case:
             raise ConfigError(f"{key}: {value!r} is not a number", fix="correct it in the file")
         return value
 
-    def whole(self, *keys: str, default: int) -> int:
+    def integer(self, *keys: str, default: int) -> int:
         """As :meth:`number`, of a whole one."""
         return int(self.number(*keys, default=default))
 
@@ -51,4 +51,4 @@ class Case:
     def group(self) -> int:
         """Completions of a prompt."""
         names = ("actor_rollout_ref.rollout.n", "rollout.n_samples_per_prompt", "n_samples_per_prompt")
-        return self.whole(*names, default=1)
+        return self.integer(*names, default=1)

@@ -35,7 +35,7 @@ def from_trl(
     """
     from rlhf_core.config import ConfigError
     from rlhf_plugin_migrate.choose import trl_class
-    from rlhf_plugin_migrate.read import Given, read_given
+    from rlhf_plugin_migrate.read import PeerConfig, read_peer_config
     from rlhf_plugin_migrate.tables import load_table, trl_defaults
 
     table = load_table("trl")
@@ -43,11 +43,11 @@ def from_trl(
         raise ConfigError(
             "nothing to translate", fix="name a file, or a class: rlhf config from-trl --class GRPOConfig"
         )
-    given = read_given(source, table, class_name) if source else Given({}, "", {})
-    name = trl_class(given, table, class_name, algo)
+    peer_config = read_peer_config(source, table, class_name) if source else PeerConfig({}, "", {})
+    name = trl_class(peer_config, table, class_name, algo)
     if defaults or not source:
-        given = given._replace(settings={**trl_defaults().get(name, {}), **given.settings})
-    _print(given, "trl", algo or table.classes[name], nproc, as_json)
+        peer_config = peer_config._replace(settings={**trl_defaults().get(name, {}), **peer_config.settings})
+    _print(peer_config, "trl", algo or table.classes[name], nproc, as_json)
 
 
 @click.command()
@@ -85,17 +85,17 @@ def from_openrlhf(source: tuple[str, ...], algo: str | None, as_json: bool) -> N
 def _from_command(source: tuple[str, ...], peer: str, algo: str | None, as_json: bool) -> None:
     from rlhf_core.config import ConfigError
     from rlhf_plugin_migrate.choose import command_algorithm
-    from rlhf_plugin_migrate.read import read_given
+    from rlhf_plugin_migrate.read import read_peer_config
     from rlhf_plugin_migrate.tables import load_table
 
     if not source:
         raise ConfigError("nothing to translate", fix=f"name a file: rlhf config from-{peer} FILE")
     table = load_table(peer)
-    given = read_given(source, table)
-    _print(given, peer, algo or command_algorithm(given, table), None, as_json)
+    peer_config = read_peer_config(source, table)
+    _print(peer_config, peer, algo or command_algorithm(peer_config, table), None, as_json)
 
 
-def _print(given: Any, peer: str, algorithm: str, nproc: int | None, as_json: bool) -> None:
+def _print(peer_config: Any, peer: str, algorithm: str, nproc: int | None, as_json: bool) -> None:
     """The translation, whatever is wrong with it; then what is."""
     from rlhf_core.cli import emit_json, open_registry
     from rlhf_core.config import ConfigError
@@ -104,7 +104,7 @@ def _print(given: Any, peer: str, algorithm: str, nproc: int | None, as_json: bo
     from rlhf_plugin_migrate.tables import load_table
 
     table = load_table(peer)
-    converted = convert(given, table, open_registry(), algorithm, nproc)
+    converted = convert(peer_config, table, open_registry(), algorithm, nproc)
     if as_json:
         emit_json({**converted._asdict(), "rows": [row._asdict() for row in converted.rows]})
     for line in () if as_json else lines(converted, table.peer):

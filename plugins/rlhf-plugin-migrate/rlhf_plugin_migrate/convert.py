@@ -10,7 +10,7 @@ from rlhf_core.config import ConfigError, Registry, RunConfig, UserError, merge_
 from rlhf_plugin_migrate import rules
 from rlhf_plugin_migrate.case import UNFILLED, Case, Lost, Settings
 from rlhf_plugin_migrate.hints import target_of
-from rlhf_plugin_migrate.read import Given, nothing
+from rlhf_plugin_migrate.read import PeerConfig, nothing
 from rlhf_plugin_migrate.tables import Entry, Table
 from rlhf_plugin_migrate.targets import Targets, dataset_component
 
@@ -46,26 +46,28 @@ class Converted(NamedTuple):
     """What does not validate, each with what to change."""
 
 
-def convert(given: Given, table: Table, registry: Registry, algorithm: str, processes: int | None = None) -> Converted:
+def convert(
+    peer_config: PeerConfig, table: Table, registry: Registry, algorithm: str, processes: int | None = None
+) -> Converted:
     """Translate every key, in an order in which components are chosen before their settings."""
-    number = processes or processes_of(given, table)
+    number = processes or processes_of(peer_config, table)
     chosen = {"trainer": algorithm}
     rows: dict[str, Row] = {}
     problems: list[str] = []
-    for key in sorted({**given.settings, **given.unread}, key=lambda key: not _chooses(key, table)):
-        case = Case(given.settings, algorithm, Targets(registry, chosen), number)
+    for key in sorted({**peer_config.settings, **peer_config.unread}, key=lambda key: not _chooses(key, table)):
+        case = Case(peer_config.settings, algorithm, Targets(registry, chosen), number)
         try:
-            unread = key not in given.settings
-            row = unread_row(case, table, key, given.unread[key]) if unread else convert_key(case, table, key)
+            unread = key not in peer_config.settings
+            row = unread_row(case, table, key, peer_config.unread[key]) if unread else convert_key(case, table, key)
         except ConfigError as error:
             problems.append(str(error))
-            row = _left_open(case, table, key, given.settings[key], error.what)
+            row = _left_open(case, table, key, peer_config.settings[key], error.what)
         rows[key] = row
         for target, value in row.settings.items():
             slot = target.removesuffix(".name")
             if target.endswith(".name") and slot in SLOTS and value != UNFILLED:
                 chosen[slot] = dataset_component(str(value)) if slot == "dataset" else str(value)
-    ordered = [rows[key] for key in (*given.settings, *given.unread)]
+    ordered = [rows[key] for key in (*peer_config.settings, *peer_config.unread)]
     settings: Settings = {"trainer.name": algorithm}
     for target, value in ((t, v) for row in ordered for t, v in row.settings.items()):
         settings[target] = UNFILLED if settings.get(target) == UNFILLED else value
@@ -79,9 +81,11 @@ def convert(given: Given, table: Table, registry: Registry, algorithm: str, proc
     return Converted(algorithm, ordered, config, number, list(dict.fromkeys(problems)))
 
 
-def processes_of(given: Given, table: Table) -> int:
+def processes_of(peer_config: PeerConfig, table: Table) -> int:
     """How many processes the configuration is for, as far as it says it."""
-    numbers = [next((given.settings[key] for key in keys if key in given.settings), 1) for keys in table.processes]
+    numbers = [
+        next((peer_config.settings[key] for key in keys if key in peer_config.settings), 1) for keys in table.processes
+    ]
     return math.prod(number for number in numbers if isinstance(number, int) and number > 0)
 
 

@@ -24,8 +24,8 @@ ENDS = frozenset({"|", "&&", "||", ";", "&", ">", "2>&1", ">>", "EOF", "$@", "${
 """Words at which a command ends."""
 
 
-class Given(NamedTuple):
-    """What was read."""
+class PeerConfig(NamedTuple):
+    """A configuration of another library, as its file or command line has it."""
 
     settings: dict[str, Any]
     program: str
@@ -34,11 +34,11 @@ class Given(NamedTuple):
     """Key -> the text of a value that only running the program would give."""
 
 
-def read_given(source: Sequence[str], table: Table, wanted: str | None = None) -> Given:
+def read_peer_config(source: Sequence[str], table: Table, wanted: str | None = None) -> PeerConfig:
     """Read a file or a command line; ``wanted`` is the class to translate, where a script trains several times."""
     if len(source) == 1 and source[0].endswith(".py"):
         program, script = read_script(_text_of(source[0]), source[0], table, wanted)
-        return Given(script.settings, program, script.unread)
+        return PeerConfig(script.settings, program, script.unread)
     if len(source) == 1 and not _OVERRIDE.match(source[0]) and not source[0].startswith("--"):
         return _of_text(_text_of(source[0]), source[0], table)
     return _of_words(list(source), table, "the command line")
@@ -56,7 +56,7 @@ def _text_of(path: str) -> str:
         raise ConfigError(f"config file '{path}' cannot be read: {error}", fix="it must be UTF-8 text") from error
 
 
-def _of_text(text: str, path: str, table: Table) -> Given:
+def _of_text(text: str, path: str, table: Table) -> PeerConfig:
     if path.endswith((".sh", ".bash")) or text.startswith("#!") or "\\\n" in text:
         return _of_shell(text, path, table)
     try:
@@ -74,10 +74,10 @@ def _of_text(text: str, path: str, table: Table) -> Given:
     if not isinstance(data, dict) or not data:
         what = "is empty" if not data else f"holds a {type(data).__name__}, not a mapping"
         raise ConfigError(f"config file '{path}' {what}", fix="give keys and values: YAML, JSON, a script or a command")
-    return Given(data if table.classes else flat(data), "", {})  # sections of TRL's files are values
+    return PeerConfig(data if table.classes else flat(data), "", {})  # sections of TRL's files are values
 
 
-def _of_shell(text: str, path: str, table: Table) -> Given:
+def _of_shell(text: str, path: str, table: Table) -> PeerConfig:
     variables = {"HOME": "~"} | {name: value.strip("\"'") for name, value in _ASSIGNED.findall(text)}
     for _ in range(3):  # a variable may name another
         text = re.sub(r"\$\{?(\w+)\}?", lambda m: variables.get(m[1], m[0]), text)
@@ -90,7 +90,7 @@ def _of_shell(text: str, path: str, table: Table) -> Given:
     return _of_words(words, table, f"'{path}'")
 
 
-def _of_words(words: list[str], table: Table, where: str) -> Given:
+def _of_words(words: list[str], table: Table, where: str) -> PeerConfig:
     program, launcher, rest = _at_program(words, table)
     counts = {key for keys in table.processes for key in keys}
     settings = {key: value for key, value in _pairs(launcher) if key in counts} | dict(_pairs(rest))
@@ -103,7 +103,7 @@ def _of_words(words: list[str], table: Table, where: str) -> Given:
             why="neither key=value nor --key value was found",
             fix="give a configuration file or a whole command line",
         )
-    return Given(settings, program, {})
+    return PeerConfig(settings, program, {})
 
 
 def _at_program(words: list[str], table: Table) -> tuple[str, list[str], list[str]]:

@@ -32,28 +32,28 @@ def warmup(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 def trl_update(case: Case) -> int:
     """Sequences of an optimizer update of TRL, over all processes."""
-    each = case.whole("per_device_train_batch_size", default=8)
-    update = each * case.whole("gradient_accumulation_steps", default=1) * case.processes
-    return update // max(1, case.whole("num_mini_batches", default=1)) if case.algorithm == "ppo" else update
+    each = case.integer("per_device_train_batch_size", default=8)
+    update = each * case.integer("gradient_accumulation_steps", default=1) * case.processes
+    return update // max(1, case.integer("num_mini_batches", default=1)) if case.algorithm == "ppo" else update
 
 
 def trl_rollouts(case: Case) -> int:
     """Completions that TRL samples at a time, over all processes."""
-    accumulated = case.whole("gradient_accumulation_steps", default=1)
-    each = case.whole("per_device_train_batch_size", default=8) * case.processes
-    batch = each * case.whole("steps_per_generation", default=accumulated)
-    return case.whole("generation_batch_size", default=batch)
+    accumulated = case.integer("gradient_accumulation_steps", default=1)
+    each = case.integer("per_device_train_batch_size", default=8) * case.processes
+    batch = each * case.integer("steps_per_generation", default=accumulated)
+    return case.integer("generation_batch_size", default=batch)
 
 
 def trl_updates_of_step(case: Case) -> int:
     """Optimizer updates of TRL for each batch that it samples, which is one step here."""
-    reuse = case.whole("num_iterations", default=1)
+    reuse = case.integer("num_iterations", default=1)
     return max(1, trl_rollouts(case) // max(1, trl_update(case)) * reuse)
 
 
 def trl_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Sequences of an update, and of a rollout batch where the policy samples."""
-    each = case.whole("per_device_train_batch_size", default=8)
+    each = case.integer("per_device_train_batch_size", default=8)
     settings: Settings = {target: trl_update(case), "trainer.micro_batch_size": each}
     if target.endswith("train_batch_size"):
         settings["trainer.rollout_batch_size"] = trl_rollouts(case)
@@ -63,7 +63,7 @@ def trl_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
 def trl_accumulation(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Said by the batch sizes; alone, accumulation multiplies TRL's eight sequences, and mini-batches divide them."""
     sizes = {"per_device_train_batch_size", "gradient_accumulation_steps"} - {key}
-    if case.get(*sizes) is None and case.whole(key, default=1) > 1:
+    if case.get(*sizes) is None and case.integer(key, default=1) > 1:
         return trl_batch(case, target, key, value)
     return "counted in the batch size"
 
@@ -71,7 +71,7 @@ def trl_accumulation(case: Case, target: str, key: str, value: Any) -> Settings 
 def trl_steps(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Updates; a step of ours is all updates from one rollout batch."""
     updates = trl_updates_of_step(case) if target == "trainer.steps" else 1
-    return {target: math.ceil(case.whole(key, default=1) / updates)}
+    return {target: math.ceil(case.integer(key, default=1) / updates)}
 
 
 def trl_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -93,7 +93,7 @@ def epochs(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 def trl_episodes(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Rollouts of the whole run."""
-    return {target: math.ceil(case.whole(key, default=1) / trl_rollouts(case))}
+    return {target: math.ceil(case.integer(key, default=1) / trl_rollouts(case))}
 
 
 def trl_steps_per_generation(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -167,15 +167,15 @@ def verl_files(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 def verl_completions(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Prompts times completions where the policy samples."""
-    return {target: case.whole(key, default=1) * (1 if target == "trainer.batch_size" else case.group)}
+    return {target: case.integer(key, default=1) * (1 if target == "trainer.batch_size" else case.group)}
 
 
 def openrlhf_train_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Completions of an update; no more than a rollout batch has."""
-    size = case.whole(key, default=128)
+    size = case.integer(key, default=128)
     if target == "trainer.batch_size":
         return {target: size}
-    rollouts = case.whole("rollout.batch_size", "rollout_batch_size", default=1024) * case.group
+    rollouts = case.integer("rollout.batch_size", "rollout_batch_size", default=1024) * case.group
     return {target: min(size, rollouts)}
 
 
@@ -236,5 +236,5 @@ def strategy(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 def zero_stage(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """DeepSpeed with that stage; stage 0 divides nothing."""
-    stage = case.whole(key, default=0)
+    stage = case.integer(key, default=0)
     return installed(case, "strategy", "deepspeed", {"strategy.stage": stage}) if stage else {target: "ddp"}

@@ -14,7 +14,9 @@ from rlhf_core.cli import OpenGroup
 from rlhf_core.config import Registry, RunConfig, UserError
 
 WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-COMMANDS, SETTINGS, OPTIONS, OTHERS = (WORDS[name] for name in ("commands", "settings", "options", "others"))
+COMMANDS, SETTINGS, OPTIONS, OTHERS, KINDS = (
+    WORDS[name] for name in ("commands", "settings", "options", "others", "kinds")
+)
 DATA = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 
 
@@ -94,7 +96,9 @@ class _Settings:
                     note = re.search(r" here( \(.*\))$", sentence)
                     return " or ".join(lines).replace("? or did you mean", ", or") + (note[1] if note else "")
                 unanswered = unanswered or sentence
-        return unanswered if "--set" in self.options else ""
+        if unanswered or not {"--set", "--reward"} <= self.options:
+            return unanswered if "--set" in self.options else ""
+        return f"did you mean {KINDS[name].format(name=value)}?" if name in KINDS else ""
 
     def _asked(self, registry: Registry, chosen: Mapping[str, Any], name: str, value: str) -> tuple[list[str], str]:
         """Our keys for a name, and the sentence that names them: settings called so, where they are wanted, then

@@ -15,7 +15,7 @@ from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import resolve, unfilled
 from rlhf_plugin_migrate.convert import convert
 from rlhf_plugin_migrate.printing import lines
-from rlhf_plugin_migrate.read import Given
+from rlhf_plugin_migrate.read import PeerConfig
 from rlhf_plugin_migrate.tables import load_table, trl_defaults
 
 FILLED = {"model.path": "some/model", "dataset.name": "pocket", "trainer.steps": 3, "reward.name": "random"}
@@ -56,7 +56,7 @@ def meanings(result: Any) -> dict[str, str]:
 @pytest.mark.parametrize("name", load_table("trl").classes)
 def test_a_class_of_trl_becomes_a_configuration_that_validates(name: str, tmp_path: Path) -> None:
     table = load_table("trl")
-    converted = convert(Given(dict(trl_defaults()[name]), name, {}), table, registry(), table.classes[name])
+    converted = convert(PeerConfig(dict(trl_defaults()[name]), name, {}), table, registry(), table.classes[name])
     file = tmp_path / "ours.yaml"
     file.write_text("\n".join(lines(converted, "TRL")))
     with pytest.raises(ConfigError, match="not filled in: "):

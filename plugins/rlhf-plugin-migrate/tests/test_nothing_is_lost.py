@@ -16,7 +16,7 @@ from rlhf_core.config.load import resolve, unfilled
 from rlhf_plugin_migrate.case import Case
 from rlhf_plugin_migrate.convert import Converted, convert, convert_key, unread_row
 from rlhf_plugin_migrate.printing import lines
-from rlhf_plugin_migrate.read import Given, read_given
+from rlhf_plugin_migrate.read import PeerConfig, read_peer_config
 from rlhf_plugin_migrate.tables import PEERS, load_table
 from rlhf_plugin_migrate.targets import Targets
 
@@ -37,8 +37,8 @@ def registry() -> Registry:
 def translated(tmp_path: Path, text: str, name: str = "train.py", wanted: str | None = None) -> Converted:
     file = tmp_path / name
     file.write_text(text)
-    given = read_given((str(file),), TRL, wanted)
-    return convert(given, TRL, registry(), TRL.classes[given.program or wanted or "GRPOConfig"])
+    peer_config = read_peer_config((str(file),), TRL, wanted)
+    return convert(peer_config, TRL, registry(), TRL.classes[peer_config.program or wanted or "GRPOConfig"])
 
 
 def value_at(config: Any, key: str) -> Any:
@@ -324,7 +324,7 @@ def test_a_recipe_of_the_alignment_handbook(tmp_path: Path) -> None:
 def test_nothing_that_is_not_named_is_filled_by_a_demonstration(algorithm: str) -> None:
     needs = ["dataset.name", "model.path", *(["reward.name"] if algorithm in ("grpo", "rloo", "ppo") else [])]
     for peer in PEERS:
-        converted = convert(Given({"seed": 1}, "", {}), load_table(peer), registry(), algorithm)
+        converted = convert(PeerConfig({"seed": 1}, "", {}), load_table(peer), registry(), algorithm)
         assert sorted(unfilled(converted.config)) == needs
 
 

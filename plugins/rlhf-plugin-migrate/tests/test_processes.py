@@ -12,7 +12,7 @@ from rlhf_core.cli.main import main
 from rlhf_core.config import Registry
 from rlhf_core.config.load import unfilled
 from rlhf_plugin_migrate.convert import convert
-from rlhf_plugin_migrate.read import read_given
+from rlhf_plugin_migrate.read import read_peer_config
 from rlhf_plugin_migrate.tables import load_table
 
 OPEN_R1 = """
@@ -73,13 +73,13 @@ def test_what_does_not_validate_is_printed_all_the_same(tmp_path: Path, capsys: 
 def test_the_launcher_of_a_command_says_how_many_processes(launcher: str, processes: int) -> None:
     words = f"{launcher} examples/grpo.py --num_generations 8 --per_device_train_batch_size 8".split()
     table = load_table("trl")
-    assert convert(read_given(words, table), table, Registry(disabled=()), "grpo").processes == processes
+    assert convert(read_peer_config(words, table), table, Registry(disabled=()), "grpo").processes == processes
 
 
 def test_nodes_of_verl_are_processes() -> None:
-    given = read_given(
+    peer_config = read_peer_config(
         ["trainer.n_gpus_per_node=8", "trainer.nnodes=2", "data.train_files=a.parquet"], load_table("verl")
     )
-    converted = convert(given, load_table("verl"), Registry(disabled=()), "grpo")
+    converted = convert(peer_config, load_table("verl"), Registry(disabled=()), "grpo")
     assert converted.processes == 16
     assert sorted(unfilled(converted.config)) == ["model.path", "reward.name"]

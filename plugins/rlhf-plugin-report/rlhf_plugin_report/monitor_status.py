@@ -41,36 +41,43 @@ def monitor_statuses(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row
     ]
 
 
+def not_watched(monitor: str) -> str:
+    return f"not watched; watch the next run with --set 'monitors=[{monitor}]'"
+
+
 def _health(
     configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
 ) -> Iterator[MonitorStatus]:
     health = configured.get("health")
-    for name, (title, *needs) in known()["health"].items():
+    watched = {name: of for name, of in known()["health"].items() if health is not None or name in configured}
+    for name, (title, *needs) in watched.items():
         monitor = configured.get(name)
         switched_off = monitor is None and health is not None and health.get(name, {}) is None
         lines = _lines(warned, ("health", name), rf"^{name}: ")
-        if monitor is None and health is None:
-            colour, reason = "grey", "not monitored; add it with --set 'monitors=[health]'"
-        elif switched_off:
+        if switched_off:
             colour, reason = "grey", f"switched off in this run's monitor 'health' ({name}: null)"
         elif not reported & set(needs):
             colour, reason = "grey", f"this run reports no {' or '.join(needs)}"
         else:
             colour, reason = _said(lines, run)
         yield MonitorStatus("Health", name, title, colour, reason)
+    if health is None:
+        title = "other signs of bad health" if watched else "signs of bad health"
+        yield MonitorStatus("Health", "health", title, "grey", not_watched("health"))
 
 
 def _hacking(
     configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], run: StoredRun
 ) -> Iterator[MonitorStatus]:
     config = configured.get("hacking")
+    if config is None:
+        yield MonitorStatus("Reward hacking", "hacking", "signs of reward hacking", "grey", not_watched("hacking"))
+        return
     read = {key for row in metrics for key in row if key.startswith("hacking/")}
     readings = sum("hacking/level" in row for row in metrics)
     hard = any(row.get("hacking/level") == 2 for row in metrics)
     for name, title in known()["hacking"].items():
-        if config is None:
-            colour, reason = "grey", "not monitored; add it with --set 'monitors=[hacking]'"
-        elif config.get(name, {}) is None:
+        if config.get(name, {}) is None:
             colour, reason = "grey", f"switched off in this run's monitor 'hacking' ({name}: null)"
         elif not read:
             colour, reason = "grey", "the monitor has read nothing yet"

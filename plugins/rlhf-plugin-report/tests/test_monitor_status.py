@@ -35,11 +35,27 @@ def test_green_where_a_monitor_looked_and_was_silent_grey_where_none_did(copy: P
         "grey",
         True,
     )
-    assert (found["divergence"].colour, found["divergence"].reason[:13]) == ("grey", "not monitored")
+    assert "divergence" not in found
+    assert (found["hacking"].colour, found["hacking"].reason[:11]) == ("grey", "not watched")
     with_monitors(copy, [{"name": "health", "kl_spike": None}])
     assert "switched off" in statuses(copy)["kl_spike"].reason
+
+
+def test_a_run_without_monitors_says_once_how_to_have_them(copy: Path) -> None:
     with_monitors(copy, [])
-    assert {status.colour for status in statuses(copy).values()} == {"grey"}
+    assert [(status.name, status.colour) for status in statuses(copy).values()] == [
+        ("health", "grey"),
+        ("hacking", "grey"),
+    ]
+    page = page_of(copy)
+    assert "No monitor watched this run." in page
+    assert "<code>--set 'monitors=[health,hacking]'</code> to <code>rlhf train</code>" in page
+    assert '<span class="signal grey">' not in page
+    with_monitors(copy, [{"name": "kl_spike"}])
+    found = statuses(copy)
+    assert list(found) == ["kl_spike", "health", "hacking"]
+    assert found["health"].title == "other signs of bad health"
+    assert "No monitor watched this run." not in page_of(copy)
 
 
 def test_amber_for_a_warning_and_red_for_what_ended_the_run(copy: Path) -> None:

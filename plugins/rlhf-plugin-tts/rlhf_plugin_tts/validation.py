@@ -18,6 +18,14 @@ LEAST_CLUSTERS = 5
 """With as many groups the bootstrap draws groups, else clips."""
 LEAST_ROWS = 4
 """Clips of a group that a rank correlation needs."""
+SPEECH_PARTS = {
+    "speech/quality/ovrl": "dnsmos, overall",
+    "speech/quality/sig": "dnsmos, speech",
+    "speech/quality/bak": "dnsmos, background",
+    "speech/quality/p808": "dnsmos, P.808",
+    "speech/words/raw": "wer",
+}
+"""Parts of the reward ``speech`` that tables have rows of, and those rows' names."""
 
 
 def spearman(x: Floats, y: Floats) -> float:

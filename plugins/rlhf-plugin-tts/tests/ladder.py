@@ -28,20 +28,13 @@ from rlhf_plugin_tts.faults import MEASURES
 from rlhf_plugin_tts.features import Analysis
 from rlhf_plugin_tts.rows import read_rated
 from rlhf_plugin_tts.validate_cli import measure_columns, select
+from rlhf_plugin_tts.validation import SPEECH_PARTS
 from rlhf_plugin_tts.wer import Wer
 
 README = Path(__file__).parents[1] / "README.md"
 RECORD = Path(__file__).parents[3] / "docs" / "bench" / "speech_ladder.json"
 REWARDS = ("acoustic_proxy", "duration", "distillmos", "speech")
 """``speech`` has DNSMOS and the word errors among its parts."""
-PARTS = {
-    "speech/quality/ovrl": "dnsmos, overall",
-    "speech/quality/sig": "dnsmos, speech",
-    "speech/quality/bak": "dnsmos, background",
-    "speech/quality/p808": "dnsmos, P.808",
-    "speech/words/raw": "wer",
-}
-"""Parts that have rows of their own, and those rows' names."""
 NOT_MEASURED = {
     "audio_encoder_model": "depends on its pairs",
     "audio_feature_model": "depends on its pairs",
@@ -69,7 +62,9 @@ def measured(recordings: Sequence[Path], rewards: Sequence[str], folder: Path, j
         parts = list(map(work, recordings))
     rows = [row for of_one, _, _ in parts for row in of_one]
     columns = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
-    kept = {PARTS.get(name, name): values for name, values in columns.items() if name in (*rewards, *PARTS)}
+    kept = {
+        SPEECH_PARTS.get(name, name): values for name, values in columns.items() if name in (*rewards, *SPEECH_PARTS)
+    }
     return {
         "sentences": len(recordings),
         "seconds": {name: sum(part[2][name] for part in parts) / len(rows) for name in parts[0][2]},

@@ -10,14 +10,6 @@ from pathlib import Path
 from rlhf_core.data import Media, Prompt
 from rlhf_core.rewards import Sample
 
-PARTS = {
-    "speech/quality/ovrl": "dnsmos, overall",
-    "speech/quality/sig": "dnsmos, speech",
-    "speech/quality/bak": "dnsmos, background",
-    "speech/quality/p808": "dnsmos, P.808",
-    "speech/words/raw": "wer",
-}
-"""Parts of the reward ``speech`` that tables have rows of, and those rows' names."""
 Z_SCORES = {
     "pitch_variance": (0.30, 25.0, 20.0),
     "hnr": (0.25, 10.0, 2.0),

@@ -15,11 +15,10 @@ from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.config import WerConfig
 from rlhf_plugin_tts.rows import RatedClip, read_rated
 from rlhf_plugin_tts.validate_cli import measure_columns, select
-from rlhf_plugin_tts.validation import correlations
+from rlhf_plugin_tts.validation import SPEECH_PARTS, correlations
 from rlhf_plugin_tts.wer import Wer
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.speech import PARTS
 from rlhf_studies.common.study import Study
 from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
@@ -38,7 +37,7 @@ class SpeechRatings(Study[SpeechRatingsConfig]):
         names = [name for name in self.config.rewards if name != "distillmos" or find_spec("distillmos")]
         columns = measure_columns(clips, select(names, (), str(file), seed), features=True)
         coded = np.array([clip.row["condition"] != "Reference" for clip in clips])
-        columns = {PARTS.get(n, n): v for n, v in columns.items() if n in PARTS or "/" not in n}
+        columns = {SPEECH_PARTS.get(n, n): v for n, v in columns.items() if n in SPEECH_PARTS or "/" not in n}
         for name in COMPARES_WORDS & set(columns):
             columns[name] = np.where(coded, columns[name], np.nan)
         return {

@@ -12,7 +12,7 @@ from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name, Shares, shares
 from rlhf_plugin_preflight.memory.phase import Phase, load_phase, phase_of
-from rlhf_plugin_preflight.memory.update_parts import in_update, whole_root_bytes
+from rlhf_plugin_preflight.memory.update_parts import in_update, root_weight_bytes
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -161,7 +161,7 @@ def _in_rollout(footprint: Footprint, split: int, *, cloned: bool) -> list[dict[
 
 def _stays_whole(footprint: Footprint, of: Shares, placement: Placement) -> float:
     """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
-    return whole_root_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
+    return root_weight_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:

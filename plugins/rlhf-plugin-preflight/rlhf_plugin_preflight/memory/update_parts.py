@@ -23,7 +23,7 @@ ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
 def in_update(footprint: Footprint, of: Shares, placement: Placement) -> list[Sizes]:
     """What a rank may hold at most, in each stage; ``footprint`` is of one process that holds everything."""
     split, update = placement.tensor * placement.pipeline, footprint.update
-    whole_root = whole_root_bytes(footprint) / placement.tensor
+    whole_root = root_weight_bytes(footprint) / placement.tensor
     if of.keeps_root:
         return [_in_stage_3(footprint, of, placement)]
     if of.gathers:
@@ -40,7 +40,7 @@ def in_update(footprint: Footprint, of: Shares, placement: Placement) -> list[Si
     ]
 
 
-def whole_root_bytes(footprint: Footprint) -> float:
+def root_weight_bytes(footprint: Footprint) -> float:
     """Of what is in no decoder layer, the policy's and the critic's."""
     model = footprint.model
     return model.root * (model.weights + footprint.update.critic) / model.weights if model.weights else 0.0
@@ -95,7 +95,7 @@ def _in_stage_3(footprint: Footprint, of: Shares, placement: Placement) -> Sizes
     least one layer's activations are gone. Adapters have no gradients of the root."""
     model, layer = footprint.model, footprint.model.layer / placement.tensor
     of_trained = model.trained / model.parameters if model.parameters else 0.0
-    at_first = whole_root_bytes(footprint) / placement.tensor if of_trained == 1 else 0.0
+    at_first = root_weight_bytes(footprint) / placement.tensor if of_trained == 1 else 0.0
     whole = footprint.update.parts.get(UNNAMED, 0)
     later = at_first + 2.0 * layer * of_trained - whole / max(1, model.layers)
     return {
@@ -106,4 +106,4 @@ def _in_stage_3(footprint: Footprint, of: Shares, placement: Placement) -> Sizes
     }
 
 
-__all__ = ["in_update", "whole_root_bytes"]
+__all__ = ["in_update", "root_weight_bytes"]

@@ -27,6 +27,9 @@ from rlhf_plugin_verifiers.instructions.lexicon import (
 from rlhf_plugin_verifiers.instructions.sentences import sentences
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_UNSPACED = r"[\u3005\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
+_SPACED = rf"(?:(?!{_UNSPACED})[^\W_])+"
+_COUNTED = re.compile(rf"(?=[^\W_]){_UNSPACED}|{_SPACED}(?:['’-]{_SPACED})*")
 _NUMBER = re.compile(r"(?<![^\W_])(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 _JAPANESE = re.compile(r"[\u3005\u3040-\u30ff\u3400-\u9fff\uff66-\uff9d]+")
 _HIGHLIGHT = re.compile(r"(?<![\w*])(\*{1,3})(?![\s*])([^\n*]*[^\s*])\1(?![\w*])")
@@ -40,6 +43,12 @@ _WITH_KYIV = (*CAPITALS[:_NORTH], "Kyiv", *CAPITALS[_NORTH:])
 def words(text: str) -> list[str]:
     """Runs of letters and digits; an apostrophe or a hyphen within one does not end it."""
     return _WORD.findall(text)
+
+
+def counted_words(text: str) -> list[str]:
+    """:func:`words`, but each Chinese character and each kana is one: no space parts their words, and word processors
+    count them so. Korean words have spaces."""
+    return _COUNTED.findall(text)
 
 
 def occurrences(text: str, phrase: str) -> int:
@@ -293,7 +302,7 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
     "keywords:forbidden_words": lambda text, *, forbidden_words: not any(occurrences(text, w) for w in forbidden_words),
     "language:response_language": response_language,
     "length_constraints:number_words": lambda text, *, num_words, relation: ifeval.holds(
-        len(words(text)), relation, num_words
+        len(counted_words(text)), relation, num_words
     ),
     "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
     "detectable_content:number_placeholders": lambda text, *, num_placeholders: (
@@ -316,8 +325,8 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
         sum(map(str.isupper, words(text))), capital_relation, capital_frequency
     ),
     "punctuation:no_comma": no_comma,
-    "count:word_count_range": lambda text, *, min_words, max_words: min_words <= len(words(text)) <= max_words,
-    "count:unique_word_count": lambda text, *, N: len(set(words(text.lower()))) >= N,
+    "count:word_count_range": lambda text, *, min_words, max_words: min_words <= len(counted_words(text)) <= max_words,
+    "count:unique_word_count": lambda text, *, N: len({*counted_words(text.lower())}) >= N,
     "count:conjunctions": lambda text, *, small_n: len(CONJUNCTIONS & {*words(text.lower())}) >= small_n,
     "count:numbers": lambda text, *, N: len(_NUMBER.findall(text)) == N,
     "count:words_japanese": words_japanese,
@@ -330,7 +339,9 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
         ifbench_form.sentence_words(text) and len({*words(text.lower())}) == len(words(text))
     ),
     "sentence:alliteration_increment": alliteration_increment,
-    "sentence:increment": lambda text, *, small_n: neighbours([*map(len, spoken(text))], lambda a, b: b == a + small_n),
+    "sentence:increment": lambda text, *, small_n: neighbours(
+        [count for s in sentences(text) if (count := len(counted_words(s)))], lambda a, b: b == a + small_n
+    ),
     "sentence:keyword": lambda text, *, word, N: occurrences(nth_sentence(text, N), word) > 0,
     "words:alphabet": lambda text: neighbours(firsts(text), lambda a, b: a + b in "abcdefghijklmnopqrstuvwxyza"),
     "words:vowel": vowel,

@@ -10,7 +10,7 @@ import sys
 import time
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
-from rlhf_core.distributed.alone import alone
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.types.errors import RlhfError
 
 

@@ -18,15 +18,15 @@ import pytest
 import torch.distributed as dist
 
 from rlhf_core.distributed import peers as peers_module
-from rlhf_core.distributed.alone import alone
 from rlhf_core.distributed.group import LocalStrategy
+from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.types.errors import DeadlineExceeded, OtherRankFailed
 from tests.waiting import wait_for
 
 from .test_launch import ranks_of
 from .test_stalled_rank import two as two
 
-SCRIPT = Path(__file__).with_name("alone.py")
+SCRIPT = Path(__file__).with_name("rank_zero.py")
 
 
 Pairs = dict[str, list[subprocess.Popen[str]]]
@@ -139,7 +139,7 @@ def test_nothing_is_waited_for_without_other_ranks() -> None:
 
 @pytest.mark.slow
 def test_a_wait_for_a_store_that_is_gone_says_so(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.distributed.alone import await_rank_zero
+    from rlhf_core.distributed.rank_zero import await_rank_zero
 
     _, one = two
 

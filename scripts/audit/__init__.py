@@ -1,0 +1,1 @@
+"""Which tests stand against which kind of fault."""
