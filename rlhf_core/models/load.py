@@ -18,7 +18,6 @@ from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_o
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
 from rlhf_core.models.template_deadline import check_ends
-from rlhf_core.models.tokenizer_panics import name_panics
 from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")
@@ -109,6 +108,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: cannot be loaded.
     """
+    from rlhf_core.models.prompt_format import name_panics
+
     source = resolve_model(config.path)
     if source.local:
         verify_files(source.path)

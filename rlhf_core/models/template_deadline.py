@@ -1,15 +1,11 @@
-"""A chat template is code of the model's folder: a process of its own tries it, and every use of it is limited."""
+"""A chat template is code of the model's folder: a process of its own tries it first."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -58,43 +54,17 @@ def check_ends(template: Any, where: str) -> None:
     """
     for text in template.values() if isinstance(template, Mapping) else [template]:
         if text and (why := _problem(str(text))):
-            raise _endless(where, f"{why} for a few turns")
+            raise endless(where, f"{why} for a few turns")
 
 
-def _endless(model: str, limit: str, turn: str = "") -> ModelError:
+def endless(model: str, limit: str, turn: str = "") -> ModelError:
+    """The error for a template that takes more than ``limit``."""
     return ModelError(
         f"the chat template of '{model}' does not end in time",
         where=turn and f"a conversation that ends with {turn[:60]!r}",
         why=f"it takes more than {limit}; its loops may be nested",
         fix="correct chat_template.jinja or tokenizer_config.json, or --set model.chat_template=FILE",
     )
-
-
-@contextlib.contextmanager
-def limited(model: str, turn: str) -> Generator[None, None, None]:
-    """End a template's loops after ``CPU_S`` seconds for the conversation that ends with ``turn``: what it does with
-    certain words no trial knows. In the main thread only, where the system has the timer.
-
-    Raises:
-        ModelError: names the model and the turn.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
-        yield
-        return
-    began = time.thread_time()
-
-    def late(signum: int, frame: Any) -> None:
-        if time.thread_time() - began >= CPU_S:
-            raise _endless(model, f"{CPU_S} s", turn)
-        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # other threads of this process computed meanwhile
-
-    handler = signal.signal(signal.SIGVTALRM, late)
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, handler)
 
 
 @lru_cache(maxsize=64)

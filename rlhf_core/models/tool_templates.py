@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from rlhf_core.models.template_deadline import limited
+from rlhf_core.models.template_deadline import CPU_S, endless
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
 
@@ -70,6 +74,33 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call with its arguments as JSON text, for templates that add them to text (DeepSeek V3)."""
     arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+@contextlib.contextmanager
+def limited(model: str, turn: str) -> Generator[None, None, None]:
+    """End a template's loops after ``CPU_S`` seconds for the conversation that ends with ``turn``: what it does with
+    certain words no trial knows. In the main thread only, where the system has the timer.
+
+    Raises:
+        ModelError: names the model and the turn.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
+        yield
+        return
+    began = time.thread_time()
+
+    def late(signum: int, frame: Any) -> None:
+        if time.thread_time() - began >= CPU_S:
+            raise endless(model, f"{CPU_S} s", turn)
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # other threads of this process computed meanwhile
+
+    handler = signal.signal(signal.SIGVTALRM, late)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
 
 
 def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, generation: bool) -> str:

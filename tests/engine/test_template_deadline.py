@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.models import template_deadline
+from rlhf_core.models import template_deadline, tool_templates
 from rlhf_core.models.chat_templates import NAMED
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.models.template_deadline import check_ends, limited
+from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.models.tool_templates import limited
 from rlhf_core.types.errors import ModelError
 
 TURN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -47,7 +48,8 @@ LARGE = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One second of processor time is enough to tell."""
-    monkeypatch.setattr(template_deadline, "CPU_S", 1)
+    for module in (template_deadline, tool_templates):
+        monkeypatch.setattr(module, "CPU_S", 1)
     template_deadline._problem.cache_clear()
 
 
