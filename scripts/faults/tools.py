@@ -114,9 +114,8 @@ def play(episodes: int, folder: Path, deadline_s: float = 2.0) -> dict[str, Any]
 
 def processes_left(others: set[int]) -> int:
     """Descendants besides ``others`` that a killed process has not taken along within ten seconds."""
-    for _ in range(100):
-        if not (left := set(descendants(os.getpid())) - others):
-            return 0
+    deadline = time.monotonic() + 10
+    while (left := set(descendants(os.getpid())) - others) and time.monotonic() < deadline:
         time.sleep(0.1)
     return len(left)
 
