@@ -19,7 +19,8 @@ from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
 from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
-from rlhf_plugin_agents.suites.config import AgentSuiteConfig
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig, TauBench, folder_of
+from rlhf_plugin_agents.suites.tau_replay import is_published, replayed
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -56,9 +57,6 @@ def _folder_of(out: Path | None, job: Job, jobs: int) -> Path | None:
 
 def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], tuple[Path, dict[str, Any]]] | None:
     """For a recording in the form that tau-bench publishes: what judges it, instead of an agent."""
-    from rlhf_plugin_agents.suites.config import TauBench, folder_of
-    from rlhf_plugin_agents.suites.tau_replay import is_published, replayed
-
     suite, path = job.suite, Path(options["replay"] or "").expanduser()
     if not isinstance(suite, TauBench) or not is_published(path):
         return None

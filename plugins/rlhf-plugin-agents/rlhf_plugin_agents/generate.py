@@ -9,6 +9,10 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.config import ConfigError, RlhfError
+from rlhf_core.data import read_jsonl, write_text
+
 CATALOGUE = {"tool_use": 8, "multi_step": 6, "failure_recovery": 3}
 """Category -> tasks: 17, as the recipe that this follows has them."""
 ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
@@ -40,9 +44,6 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
-    from rlhf_core.config import RlhfError
-    from rlhf_core.data import write_text
-
     chosen = categories or tuple(CATALOGUE)
     if dry_run:
         for category in dict.fromkeys(chosen):
@@ -75,7 +76,6 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
 
 def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the evaluation of one category, and each task's tools."""
-    from rlhf_core.data import read_jsonl
     from rlhf_plugin_agents.harness import evaluate
 
     job, tasks, ctx = _prepared(category, options)
@@ -86,8 +86,7 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 
 
 def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
-    from rlhf_core.cli import context_of, open_registry
-    from rlhf_core.config import ConfigError, parse_settings
+    from rlhf_core.config import parse_settings
     from rlhf_plugin_agents.backends.known import backend_of
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.config import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rlhf_plugin_chat.conversation import Conversation
@@ -95,8 +98,6 @@ def chat(
 
 def _talk(conversation: Conversation) -> None:
     """Lines of a terminal; what is wrong with one is said, and the next is asked for."""
-    from rlhf_core.config import UserError
-
     conversation.screen.note("/help lists commands, /quit or Ctrl-D leaves")
     for line in _typed():
         try:
@@ -107,8 +108,6 @@ def _talk(conversation: Conversation) -> None:
 
 
 def _typed() -> Iterator[str]:
-    import contextlib
-
     with contextlib.suppress(ImportError):  # not on every platform
         import readline  # noqa: F401  # history and editing of what is typed
     while True:
@@ -121,8 +120,6 @@ def _typed() -> Iterator[str]:
 
 def _read(conversation: Conversation) -> None:
     """Lines of a file or a pipe; the first that is wrong ends it."""
-    from rlhf_core.config import ConfigError, UserError
-
     for number, line in enumerate(sys.stdin, 1):
         try:
             if not conversation.line(line):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.cli import check_output
 from rlhf_core.config import ConfigError
+from rlhf_core.data import write_text
 from rlhf_plugin_chat.talker import ChatModel, Settings
 
 if TYPE_CHECKING:
@@ -104,11 +107,6 @@ class Conversation:
         self.say(self.last)
 
     def _save(self, name: str) -> None:
-        import json
-
-        from rlhf_core.cli import check_output
-        from rlhf_core.data import write_text
-
         if not name or not self.talkers[0].turns:
             what = "there is nothing to save" if name else "/save needs the name of a file"
             raise ConfigError(what, fix="/save FILE, after an answer")

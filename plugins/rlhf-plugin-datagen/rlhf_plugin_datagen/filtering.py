@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, open_registry
 from rlhf_core.config import Registry
-from rlhf_core.data import Datasets, PreferencePair
+from rlhf_core.data import DatasetError, Datasets, PreferencePair, write_text
 
 
 @click.command("filter")
@@ -54,7 +56,6 @@ def filter_pairs(
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import bare_name, open_datasets
 
@@ -94,7 +95,6 @@ def scored(
     seed: int,
 ) -> list[float | None]:
     """Margins of pairs under a reward model's folder or a reward component."""
-    from rlhf_core.cli import chosen_reward, context_of
     from rlhf_plugin_datagen.confidence import margins
 
     chosen = chosen_reward(registry, folder, name, settings)
@@ -109,8 +109,6 @@ def scored(
 
 
 def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:
-    from rlhf_core.data import DatasetError
-
     if column is None:
         return [""] * len(pairs)
     if column == "source" and len(datasets.sources) > 1:
@@ -129,10 +127,6 @@ def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str |
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """JSON lines, all or none of them."""
-    import json
-
-    from rlhf_core.data import write_text
-
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 

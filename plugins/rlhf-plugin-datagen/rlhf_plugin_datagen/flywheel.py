@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import emit_json, open_registry, table
+
 
 @click.command()
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
@@ -58,7 +60,6 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.cycles import Flywheel
 
     result = Flywheel(open_registry(), folder, options).run()
@@ -66,8 +67,6 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    from rlhf_core.cli import table
-
     table(
         ("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),
         [

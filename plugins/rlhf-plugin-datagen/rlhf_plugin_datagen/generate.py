@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import OpenGroup
+from rlhf_core.cli import OpenGroup, emit_json, open_registry
 
 COMMANDS = ("generate", "filter", "pairs", "flywheel")
 """Commands of `rlhf data` that are no kind of data."""
@@ -89,7 +89,6 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.job import estimate, make_job
     from rlhf_plugin_datagen.report import require_rows, show, show_estimate
     from rlhf_plugin_datagen.run import run

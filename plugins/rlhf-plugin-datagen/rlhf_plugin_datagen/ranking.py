@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from rlhf_core.config import BuildContext, ComponentConfig, Registry
-from rlhf_core.data import Datasets, Prompt
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, load_sampler, open_registry
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry, RlhfError
+from rlhf_core.data import DatasetError, Datasets, Prompt
 from rlhf_core.rollouts import Rollout
 
 
@@ -40,8 +41,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --gold --output pairs.jsonl
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry
-    from rlhf_core.config import RlhfError
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
@@ -71,8 +70,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    from rlhf_core.data import DatasetError
-
     every = datasets.prompts("train")
     prompts = every[skip : None if count is None else skip + count]
     if not prompts:
@@ -84,9 +81,6 @@ def ranking(
     registry: Registry, datasets: Datasets, prompts: Sequence[Prompt], options: dict[str, Any]
 ) -> tuple[ComponentConfig | None, BuildContext]:
     """The reward that ranks answers, checked, and what it is built with; None for the gold score."""
-    from rlhf_core.cli import chosen_reward, context_of
-    from rlhf_core.config import ConfigError
-
     ways = [way for way in ("name", "folder", "gold") if options[way]]
     if len(ways) != 1:
         raise ConfigError("say by what answers are ranked", fix="one of --reward NAME, --reward-model FOLDER, --gold")
@@ -105,7 +99,6 @@ def ranking(
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
     """``n`` answers to each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler
     from rlhf_core.models import ModelConfig
     from rlhf_core.rollouts import SamplingParams
 

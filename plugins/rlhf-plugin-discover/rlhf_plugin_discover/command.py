@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import context_of, emit_json, open_registry
+from rlhf_core.data import write_json, write_text
+
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -54,7 +57,6 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_plugin_discover.folder import dated_folder, new_folder
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
@@ -93,8 +95,6 @@ def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
-    from rlhf_core.cli import emit_json
-    from rlhf_core.data import write_json, write_text
     from rlhf_plugin_discover.baseline import run_baseline
     from rlhf_plugin_discover.folder import dated_folder, new_folder
 
@@ -125,7 +125,6 @@ def search_with_judge(
     task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, folder: Path, as_json: bool
 ) -> None:
     """Propose, verify and refine until the budget is used up; print where the results are."""
-    from rlhf_core.cli import emit_json
     from rlhf_plugin_discover.folder import write_plan
 
     write_plan(folder, task, name, config, isolation(task))
@@ -176,7 +175,6 @@ def isolation(task: Task) -> str:
 
 def make_verifier(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in worker processes that are killed when late."""
-    from rlhf_core.cli import context_of
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
     return VerifierRewardConfig.model_validate(

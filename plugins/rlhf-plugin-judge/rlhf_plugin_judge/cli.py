@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import context_of, emit_json, open_registry
+
 
 @click.command()
 @click.option("--judge", "name", default="anthropic", show_default=True, metavar="NAME", help="Which judge.")
@@ -47,7 +49,6 @@ def agreement(
     rlhf judge agreement --dataset pairs.jsonl --pairs 200 --dry-run
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
-    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import parse_settings
     from rlhf_plugin_judge.pairwise import matches_of, pair_agreement, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig

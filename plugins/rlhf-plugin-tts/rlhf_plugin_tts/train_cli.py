@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import check_output, emit_json
+from rlhf_core.config import ConfigError
 from rlhf_plugin_tts.store import REWARD_OF
 
 
@@ -45,8 +47,6 @@ def train_reward(
     rlhf tts train-reward --pairs pairs.jsonl --output taste
     rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
     if output.exists() and not (output / "audio_reward.json").is_file():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, open_registry
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,9 +54,6 @@ def validate(
     rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.config import ConfigError
-    from rlhf_core.data import DatasetError, write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
 
@@ -80,9 +82,6 @@ def select(
     names: Sequence[str], settings: Sequence[str], file: str, seed: int
 ) -> dict[str, tuple[ComponentConfig, BuildContext]]:
     """Name -> (Config, context) of each reward; every one is checked before the first is built."""
-    from rlhf_core.cli import chosen_reward, context_of, open_registry
-    from rlhf_core.config import ConfigError
-
     registry = open_registry()
     settings_of: dict[str, list[str]] = {name: [] for name in names}
     for text in settings:
@@ -144,8 +143,6 @@ def measure_columns(
 
 
 def validated(columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, seed: int) -> dict[str, Any]:
-    import math
-
     import numpy as np
 
     from rlhf_core.data import json_values

@@ -13,7 +13,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.config import PythonExecConfig
 from rlhf_plugin_agents.tools.library import DATA
-from rlhf_plugin_agents.tools.python import programs
+from rlhf_plugin_agents.tools.python import PythonExec, programs
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 from rlhf_plugin_code.config import SandboxSettings
 
@@ -51,8 +51,6 @@ def _task(row: Mapping[str, Any], tool: PythonExecConfig) -> AgentTask:
     check = {"name": RUN, "arguments": {"code": f"{row['fixed']}\n{shown}\nprint('ok')"}}
 
     def open_session(seed: int) -> TaskSession:
-        from rlhf_plugin_agents.tools.python import PythonExec
-
         interpreter = PythonExec(tool.sandbox, stateful=tool.stateful)
         return TaskSession(ToolBox([tool.spec()], lambda name, arguments: interpreter.call(**arguments)))
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.cli import chosen_reward, context_of, emit_json, load_sampler, open_registry
+from rlhf_core.config import ConfigError, RlhfError
+from rlhf_core.models import ModelError
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -45,9 +50,6 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.config import RlhfError
-
     result = make(output, options)
     if as_json:
         emit_json(result)
@@ -62,11 +64,7 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    import contextlib
-
-    from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry
-    from rlhf_core.config import ConfigError
-    from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
+    from rlhf_core.models import Formatter, ModelConfig, model_paths, weights_digest
     from rlhf_core.rewards import score_samples
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips

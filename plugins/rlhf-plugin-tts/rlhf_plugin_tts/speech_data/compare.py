@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from rlhf_core.data import Prompt
+from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt, write_json
+from rlhf_core.models import ModelError
 from rlhf_core.rewards import Sample, Score
 
 REWARDS = ("wer", "distillmos", "dnsmos")
@@ -39,9 +42,6 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     rlhf tts compare runs/speech --before voices/base
     rlhf tts compare voices/base --reward wer --reward acoustic_proxy
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.data import write_json
-
     if output is not None:
         check_output(output)
     result = measure(model, options)
@@ -100,7 +100,6 @@ def one_thread() -> None:
 def _scores(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
 ) -> dict[str, list[Score]]:
-    from rlhf_core.config import ConfigError
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_composite.reward import keeps_state
     from rlhf_plugin_tts.validate_cli import select
@@ -116,8 +115,6 @@ def _scores(
 
 def prompts_of(texts: Sequence[str], description: str = "") -> list[Prompt]:
     """Each sentence as a prompt, the voice described or left open."""
-    from rlhf_core.data import Prompt
-
     turns = ({"role": "system", "content": description},) if description else ()
     return [Prompt(f"unseen/{n}", (*turns, {"role": "user", "content": text})) for n, text in enumerate(texts, 1)]
 
@@ -126,8 +123,7 @@ def speak(
     model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
 ) -> list[Sample]:
     """``n`` clips of each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler, open_registry
-    from rlhf_core.models import Formatter, ModelConfig, ModelError
+    from rlhf_core.models import Formatter, ModelConfig
     from rlhf_core.rollouts import SamplingParams
 
     sampler = load_sampler(open_registry(), ModelConfig(path=model))

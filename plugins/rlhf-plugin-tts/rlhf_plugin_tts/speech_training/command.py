@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from rlhf_core.cli import emit_json
+from rlhf_core.config import ConfigError
+from rlhf_core.data import write_json, write_text
 
 
 @click.command()
@@ -47,8 +52,6 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     rlhf tts train --random-labels --run-dir runs/control
     rlhf tts train --algo grpo --run-dir runs/grpo
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.data import write_json
     from rlhf_plugin_tts.speech_data.compare import measure, print_table
     from rlhf_plugin_tts.validate_cli import select
 
@@ -85,15 +88,13 @@ def processor_seconds() -> float:
 
 def scorers() -> tuple[str, ...]:
     """What the report is made with: DistillMOS only where it is installed."""
-    import importlib.util
-
     from rlhf_plugin_tts.speech_data.compare import REWARDS
 
     return tuple(name for name in REWARDS if name != "distillmos" or importlib.util.find_spec("distillmos"))
 
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    from rlhf_core.config import ConfigError, merge_settings, parse_settings
+    from rlhf_core.config import merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
     grpo = options["algo"] == "grpo"
@@ -120,9 +121,6 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
 def run(folder: Path, config: Mapping[str, Any]) -> bool:
     """Train, go on with a training, or find it done, by `rlhf train` in its own process; True if all was done now."""
     import yaml
-
-    from rlhf_core.config import ConfigError
-    from rlhf_core.data import write_text
 
     file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(dict(config), sort_keys=False)
     before = file.read_text() if file.is_file() else None
