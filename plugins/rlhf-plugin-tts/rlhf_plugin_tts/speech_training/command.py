@@ -97,13 +97,11 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     from rlhf_core.config import merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
-    grpo = options["algo"] == "grpo"
     if options["random_labels"] and options["reward"]:
         raise ConfigError("--random-labels has no use for --reward: nothing is scored", fix="leave one of them out")
-    if grpo and options["buffer"] != "fresh":
+    if options["algo"] == "grpo" and options["buffer"] != "fresh":
         raise ConfigError("grpo learns from each clip once and keeps no pairs", fix="leave --buffer out")
-    iterations = options["iterations"]
-    trainer = recipe.grpo(iterations) if grpo else recipe.iterative_dpo(iterations, options["buffer"])
+    trainer = recipe.trainer(options["algo"], options["iterations"], options["buffer"])
     reward = {"name": options["reward"]} if options["reward"] else recipe.composite()
     reward = {"name": "random"} if options["random_labels"] else reward
     config = {
