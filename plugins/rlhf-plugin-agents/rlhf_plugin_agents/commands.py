@@ -33,7 +33,8 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     jobs = [job for name in suites for job in _jobs(name, suites, options, settings, backend, ctx)]
     evaluations: list[dict[str, Any]] = []
     recordings = [_published(job, options) for job in jobs]
-    folders = [_folder_of(options["out"], job, len(jobs)) for job in jobs]
+    out = options["out"]
+    folders = [out if out is None or len(jobs) == 1 else out / f"{j.suite.name}-{j.agent.name}" for j in jobs]
     prepared = [None if r else prepare(job, ctx, target) for job, r, target in zip(jobs, recordings, folders)]
     todo = [job for job, ready in zip(jobs, prepared) if ready is not None and ready.todo]
     checks = {id(job.backend): job.backend.check for job in todo} | {job.suite.name: job.suite.check for job in todo}
@@ -49,10 +50,6 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
             folder, result = carry_out(ready, ctx, options["workers"], say)
         evaluations.append({"suite": job.suite.name, "agent": job.agent.name, "folder": str(folder), **result})
     return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
-
-
-def _folder_of(out: Path | None, job: Job, jobs: int) -> Path | None:
-    return out if out is None or jobs == 1 else out / f"{job.suite.name}-{job.agent.name}"
 
 
 def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], tuple[Path, dict[str, Any]]] | None:

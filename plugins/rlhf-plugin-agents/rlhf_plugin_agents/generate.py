@@ -19,19 +19,17 @@ ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
 """Agents whose trajectory is one conversation, which SFT can learn; the others rewrite their context."""
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Rows for SFT.")
-@click.option("--agent", type=click.Choice(ONE_CONVERSATION), default="react", show_default=True, help="Who plays.")
-@click.option("--backend", default="native", show_default=True, metavar="B", help="What answers; scripted: the oracle.")
+@click.option("--agent", type=click.Choice(ONE_CONVERSATION), default="react", help="Who plays.")
+@click.option("--backend", default="native", metavar="B", help="What answers; scripted: the oracle.")
 @click.option("--model", metavar="M", help="Of the backend.")
-@click.option("--per-task", type=click.IntRange(1), default=3, show_default=True, help="Plays of each task.")
+@click.option("--per-task", type=click.IntRange(1), default=3, help="Plays of each task.")
 @click.option("--category", "categories", type=click.Choice(list(CATALOGUE)), multiple=True, help="Only these.")
-@click.option("--times", type=click.IntRange(1), default=1, show_default=True, help="So many catalogues of 17.")
-@click.option("--task-seed", type=click.IntRange(0), default=17, show_default=True, help="Decides the tasks.")
-@click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="Plays differ by it.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same plays."
-)
+@click.option("--times", type=click.IntRange(1), default=1, help="So many catalogues of 17.")
+@click.option("--task-seed", type=click.IntRange(0), default=17, help="Decides the tasks.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.8, help="Plays differ by it.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same plays.")
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with backend native, else 4.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="backend.X=Y, agent_settings.X=Y. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show the tasks; nothing is played.")

@@ -15,7 +15,7 @@ from rlhf_core.config import Registry
 from rlhf_core.data import DatasetError, Datasets, PreferencePair, write_text
 
 
-@click.command("filter")
+@click.command("filter", context_settings={"show_default": True})
 @click.option("--dataset", required=True, metavar="D", help="Preference pairs: built-in name, file, or hub id.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The kept pairs.")
 @click.option("--model", "folder", metavar="FOLDER", help="A reward model, its run, or an ensemble.")
@@ -25,31 +25,18 @@ from rlhf_core.data import DatasetError, Datasets, PreferencePair, write_text
     "--keep",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.5,
-    show_default=True,
     help="Share of the pairs to keep.",
 )
 @click.option(
     "--by",
     type=click.Choice(("absolute", "signed", "random")),
     default="absolute",
-    show_default=True,
     help="Size of the margin, the margin itself, or chance (the control; needs no reward).",
 )
 @click.option("--stratify", metavar="COLUMN", help="Keep this share of each value of a column (or of each source).")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For --by random.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="For --by random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def filter_pairs(
-    dataset: str,
-    output: Path,
-    folder: str | None,
-    name: str | None,
-    settings: tuple[str, ...],
-    keep: float,
-    by: Any,
-    stratify: str | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def filter_pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     """Keep the preference pairs that a reward model is surest of.
 
     \b
@@ -59,16 +46,16 @@ def filter_pairs(
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import bare_name, open_datasets
 
-    registry = open_registry()
+    registry, by, keep, column = open_registry(), options["by"], options["keep"], options["stratify"]
     check_output(output)
-    datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
+    datasets = open_datasets(registry, dataset, options["seed"], heldout_fraction=0.0)
     pairs = datasets.pairs("train")
-    strata = strata_of(datasets, pairs, stratify)
+    strata = strata_of(datasets, pairs, column)
     margins: list[float | None] = [None] * len(pairs)
     if by != "random":
-        margins = scored(registry, folder, name, settings, pairs, seed)
-    kept_rows = top(confidences(margins, pairs, by, seed), keep, strata)
-    columns = [{} if stratify is None else {stratify: s} for s in strata]
+        margins = scored(registry, options["folder"], options["name"], options["settings"], pairs, options["seed"])
+    kept_rows = top(confidences(margins, pairs, by, options["seed"]), keep, strata)
+    columns = [{} if column is None else {column: s} for s in strata]
     write_rows(output, [row_of(bare_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
     result = {
         "output": str(output),
@@ -76,7 +63,7 @@ def filter_pairs(
         "keep": keep,
         **summary(margins, kept_rows),
         "dropped": {reason: count for reason, count in datasets.counts.items() if count},
-        "strata": counts_by_stratum(strata, kept_rows) if stratify else {},
+        "strata": counts_by_stratum(strata, kept_rows) if column else {},
     }
     emit_json(result) if as_json else show(result)
 
@@ -100,12 +87,8 @@ def scored(
     chosen = chosen_reward(registry, folder, name, settings)
     ctx = context_of(registry, seed=seed, dataset={"name": "pocket/assistant"})
     chosen.preflight(ctx)
-    reward = chosen.build(ctx)
-    try:
+    with ctx.open("reward", chosen) as reward:
         return margins(reward, pairs)
-    finally:
-        if callable(close := getattr(reward, "close", None)):
-            close()
 
 
 def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:

@@ -33,7 +33,7 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     return group.get_command(parent, kind)
 
 
-@click.command(cls=Generate)
+@click.command(cls=Generate, context_settings={"show_default": True})
 @click.argument("kind", metavar="KIND")
 @click.option(
     "--output",
@@ -45,7 +45,6 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
 @click.option(
     "--dataset",
     default="pocket/assistant",
-    show_default=True,
     metavar="D",
     help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.",
 )
@@ -62,20 +61,17 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     help="One setting of the generator. Repeatable.",
 )
 @click.option("--constitution", metavar="FILE", help="YAML list of principles; default: seven, see the README.")
-@click.option("--rubric", default="assistant", show_default=True, metavar="R", help="For grades: a name or YAML file.")
+@click.option("--rubric", default="assistant", metavar="R", help="For grades: a name or YAML file.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Of a response; default 256, with the pocket model 64.")
-@click.option("--judge-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of a judge's answer.")
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of responses.")
+@click.option("--judge-tokens", type=click.IntRange(1), default=512, help="Of a judge's answer.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, help="Of responses.")
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
     default=16,
-    show_default=True,
     help="Prompts asked about together, then written; a kill loses at most so many answers.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same responses."
-)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same responses.")
 @click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: Any) -> None:

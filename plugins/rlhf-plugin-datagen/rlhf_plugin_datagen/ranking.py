@@ -15,22 +15,20 @@ from rlhf_core.data import DatasetError, Datasets, Prompt
 from rlhf_core.rollouts import Rollout
 
 
-@click.command()
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Model that answers.")
-@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Prompts (training split).")
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket", metavar="M", help="Model that answers.")
+@click.option("--dataset", default="pocket/assistant", metavar="D", help="Prompts (training split).")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The pairs.")
 @click.option("--reward", "name", metavar="NAME", help="Reward that ranks the answers, for example verifier.")
 @click.option("--reward-model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them instead.")
 @click.option("--gold", is_flag=True, help="The data's own gold score instead, as a perfect annotator would.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
-@click.option("--skip", type=click.IntRange(0), default=0, show_default=True, help="Leave out so many before them.")
-@click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Answers to each prompt.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of an answer.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same answers."
-)
+@click.option("--skip", type=click.IntRange(0), default=0, help="Leave out so many before them.")
+@click.option("--n", type=click.IntRange(2), default=4, help="Answers to each prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, help="Of an answer.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same answers.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of a model's best and worst answer to each prompt.

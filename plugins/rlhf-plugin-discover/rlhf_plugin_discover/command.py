@@ -57,7 +57,7 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_plugin_discover.folder import dated_folder, new_folder
+    from rlhf_plugin_discover.folder import dated_folder, new_folder, plan_of
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
     registry = open_registry()
@@ -81,22 +81,12 @@ def discover(
     search_with_judge(task, str(name), config, ctx, folder, as_json)
 
 
-def plan_of(task: Task, config: DiscoverConfig) -> dict[str, Any]:
-    return {
-        "task": task.name,
-        "isolation": isolation(task),
-        "config": config.model_dump(mode="json"),
-        "verifier": task.verifier.model_dump(mode="json"),
-        "prompt": task.question,
-    }
-
-
 def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
     from rlhf_plugin_discover.baseline import run_baseline
-    from rlhf_plugin_discover.folder import dated_folder, new_folder
+    from rlhf_plugin_discover.folder import dated_folder, isolation, new_folder
 
     folder = new_folder(run_dir) if run_dir is not None else None
     verifier = make_verifier(task, ctx.registry, 1)
@@ -127,7 +117,7 @@ def search_with_judge(
     """Propose, verify and refine until the budget is used up; print where the results are."""
     from rlhf_plugin_discover.folder import write_plan
 
-    write_plan(folder, task, name, config, isolation(task))
+    write_plan(folder, task, name, config)
     with ExitStack() as stack:
         judge = config.judge.build(ctx.with_(run_dir=folder, seed=config.seed))
         stack.callback(getattr(judge, "close", lambda: None))
@@ -152,25 +142,19 @@ def run_rounds(
     from rlhf_plugin_discover.folder import keep_best, write_results
     from rlhf_plugin_discover.loop import Discovery
 
-    isolated_by = isolation(task)
     journal = Journal(folder)
     search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
     try:
         ended = search.run()
-        return ended, write_results(folder, task, journal, search.archive, isolated_by, ended)
+        return ended, write_results(folder, task, journal, search.archive, ended)
     except BaseException:
         if search.archive.best:
-            write_results(folder, task, journal, search.archive, isolated_by, "it was interrupted")
+            write_results(folder, task, journal, search.archive, "it was interrupted")
         click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:
         journal.close()
-
-
-def isolation(task: Task) -> str:
-    """How programs are isolated; "" where the verifier runs none."""
-    return task.verifier.conditions().get("isolation", "")
 
 
 def make_verifier(task: Task, registry: Registry, workers: int) -> Any:

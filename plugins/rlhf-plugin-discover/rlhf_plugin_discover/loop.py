@@ -191,13 +191,6 @@ class Discovery:
 
 
 def with_reply(unanswered: Proposal, reply: JudgeReply) -> Proposal:
-    return replace(
-        unanswered,
-        reply=reply.text,
-        status=reply.status.value,
-        detail=reply.detail,
-        input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-        cost_usd=reply.cost_usd,
-        cached=reply.cached,
-    )
+    same = ("detail", "input_tokens", "output_tokens", "cost_usd", "cached")
+    facts = {name: getattr(reply, name) for name in same}
+    return replace(unanswered, reply=reply.text, status=reply.status.value, **facts)

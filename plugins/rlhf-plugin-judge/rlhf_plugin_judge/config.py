@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,6 +24,7 @@ class AnthropicConfig(PaidConfig):
     """A model behind the Anthropic API. The key comes from the environment variable ``ANTHROPIC_API_KEY`` only."""
 
     package: ClassVar[str] = "anthropic"
+    address_from: ClassVar[str] = "ANTHROPIC_BASE_URL"
     list_prices: ClassVar[Mapping[str, Price]] = PRICES
 
     name: str = "anthropic"
@@ -56,11 +56,6 @@ class AnthropicConfig(PaidConfig):
         if self.send_temperature is not None:
             return self.send_temperature
         return any(is_version(self.model, name) for name in TAKE_TEMPERATURE)
-
-    @property
-    def address(self) -> str | None:
-        """Where questions go; None is the service's own address. Another service's answers are kept apart."""
-        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
 
     @property
     def looks_back(self) -> bool:

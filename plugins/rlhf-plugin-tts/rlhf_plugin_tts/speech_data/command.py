@@ -19,25 +19,22 @@ if TYPE_CHECKING:
     from rlhf_plugin_tts.speech_data.pairs import Unit
 
 
-@click.command()
-@click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy that speaks.")
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket-voice", metavar="M", help="Speech policy that speaks.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The pairs.")
 @click.option(
     "--by",
     type=click.Choice(["description", "samples"]),
     default="description",
-    show_default=True,
     help="A better against a worse description, or the best against the worst of several samples.",
 )
 @click.option("--reward", "name", metavar="NAME", help="Reward that ranks samples, for example acoustic_proxy.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
-@click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Samples of each prompt.")
+@click.option("--n", type=click.IntRange(2), default=4, help="Samples of each prompt.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N sentences of 30.")
-@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True, help="Of a clip.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same clips."
-)
+@click.option("--max-tokens", type=click.IntRange(8), default=480, help="Of a clip.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same clips.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of clips: thirty sentences in six categories and six descriptions of a voice.

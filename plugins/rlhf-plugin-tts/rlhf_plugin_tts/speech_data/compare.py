@@ -17,20 +17,20 @@ from rlhf_core.rewards import Sample, Score
 REWARDS = ("wer", "distillmos", "dnsmos")
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.argument("model", metavar="MODEL")
 @click.option("--before", metavar="M", help="Another voice, of which MODEL was trained; without it one is measured.")
 @click.option(
     "--reward", "names", multiple=True, metavar="NAME", help="A scorer. Repeatable; default: wer, distillmos, dnsmos."
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME:a.b=c", help="One setting of a scorer. Repeatable.")
-@click.option("--description", default="", metavar="TEXT", help="Of the voice; default: left open.")
-@click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences, none trained on.")
-@click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Samples of each.")
-@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True)
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that score.")
+@click.option("--description", default="", show_default=False, metavar="TEXT", help="Of the voice; default: left open.")
+@click.option("--count", type=click.IntRange(2, 40), default=40, help="Sentences, none trained on.")
+@click.option("--n", type=click.IntRange(1), default=1, help="Samples of each.")
+@click.option("--max-tokens", type=click.IntRange(8), default=480)
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, help="0 is greedy.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
+@click.option("--jobs", type=click.IntRange(1), default=1, help="Processes that score.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write every score as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> None:

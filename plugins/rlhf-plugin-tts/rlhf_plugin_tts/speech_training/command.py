@@ -19,25 +19,24 @@ from rlhf_core.config import ConfigError
 from rlhf_core.data import write_json, write_text
 
 
-@click.command()
-@click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy to begin with.")
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/speech"), show_default=True)
-@click.option("--algo", type=click.Choice(["iterative_dpo", "grpo"]), default="iterative_dpo", show_default=True)
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket-voice", metavar="M", help="Speech policy to begin with.")
+@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/speech"))
+@click.option("--algo", type=click.Choice(["iterative_dpo", "grpo"]), default="iterative_dpo")
 @click.option("--reward", metavar="NAME", help="Default: DNSMOS and the right phones in equal parts, with guards.")
-@click.option("--iterations", type=click.IntRange(1), default=3, show_default=True, help="Of 480 clips each.")
+@click.option("--iterations", type=click.IntRange(1), default=3, help="Of 480 clips each.")
 @click.option(
     "--buffer",
     type=click.Choice(["fresh", "rolling2", "full"]),
     default="fresh",
-    show_default=True,
     help="Pairs that an iteration learns from: its own, those of two iterations, or all.",
 )
 @click.option("--random-labels", is_flag=True, help="A control: which clip of a pair is the better one is drawn.")
 @click.option("--early-stop", is_flag=True, help="End when an evaluation on validation sentences brings no gain.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="Any setting of the training. Repeatable.")
-@click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences of the report.")
+@click.option("--count", type=click.IntRange(2, 40), default=40, help="Sentences of the report.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes that score; default: one for each core.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     """Train a speech policy on thirty sentences by its own clips, and measure what it gained.
