@@ -92,7 +92,4 @@ def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
 
     as_json = options.pop("as_json")
     results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
-    if as_json:
-        emit_json(results)
-    else:
-        show(results)
+    emit_json(results) if as_json else show(results)

@@ -17,14 +17,7 @@ from rlhf_plugin_chat.talker import ChatModel, Settings
 if TYPE_CHECKING:
     from rlhf_plugin_chat.screen import Screen
 
-HELP = """/system TEXT   another system prompt, and a new conversation; without TEXT none
-/seed N        /temperature X    /top-p X    /max-tokens N    for the answers from now on
-/reset         forget the conversation, and begin again with the seed
-/retry         answer the last message again, with other random numbers
-/save FILE     the conversation as JSON lines, as training reads it
-/show          the settings
-/quit          leave (also Ctrl-D); Ctrl-C ends the answer that is being written
-//text         a message that begins with a slash"""
+HELP = Path(__file__).with_name("help.txt").read_text().rstrip()
 
 
 class Conversation:

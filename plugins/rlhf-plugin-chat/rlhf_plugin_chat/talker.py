@@ -52,21 +52,16 @@ class TextStream:
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
         if not text.endswith(UNFINISHED):
-            self._show(text)
+            self.end(text)
 
-    def _show(self, text: str) -> None:
+    def end(self, text: str) -> None:
         if text.startswith(self.text) and len(text) > len(self.text):
             self.write(text[len(self.text) :])
             self.text = text
 
-    def end(self, text: str) -> None:
-        self._show(text)
-
 
 @dataclass
 class ChatModel:
-    """A model, and its side of the conversation."""
-
     name: str
     policy: LoadedModel
     engine: NativeEngine

@@ -22,8 +22,6 @@ from rlhf_plugin_datagen.store import check_settings
 
 @dataclass(frozen=True)
 class Training:
-    """One reward model to train."""
-
     name: str
     cycle: int
     how: str

@@ -57,20 +57,16 @@ def filter_pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> N
     kept_rows = top(confidences(margins, pairs, by, options["seed"]), keep, strata)
     columns = [{} if column is None else {column: s} for s in strata]
     write_rows(output, [row_of(bare_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
+    kept = Counter(strata[i] for i in kept_rows)
     result = {
         "output": str(output),
         "by": by,
         "keep": keep,
         **summary(margins, kept_rows),
         "dropped": {reason: count for reason, count in datasets.counts.items() if count},
-        "strata": counts_by_stratum(strata, kept_rows) if column else {},
+        "strata": {name: {"all": n, "kept": kept[name]} for name, n in Counter(strata if column else ()).items()},
     }
     emit_json(result) if as_json else show(result)
-
-
-def counts_by_stratum(strata: Sequence[str], kept_rows: Sequence[int]) -> dict[str, dict[str, int]]:
-    counts = Counter(strata[i] for i in kept_rows)
-    return {stratum: {"all": count, "kept": counts[stratum]} for stratum, count in Counter(strata).items()}
 
 
 def scored(

@@ -36,19 +36,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
 @click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def discover(
-    name: str | None,
-    judge: str | None,
-    files: tuple[str, ...],
-    settings: tuple[str, ...],
-    run_dir: Path | None,
-    resume: Path | None,
-    baseline: bool,
-    seconds: float,
-    dry_run: bool,
-    unsafe_local_execution: bool,
-    as_json: bool,
-) -> None:
+def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_json: bool, **flags: Any) -> None:
     """Look for better programs: a model proposes, a verifier judges exactly, its verdict goes back to the model.
 
     \b
@@ -61,20 +49,20 @@ def discover(
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
     registry = open_registry()
-    settings_given = options(files, settings, judge)
+    settings_given = options(flags["files"], flags["settings"], flags["judge"])
     if resume is not None:
         name, settings_given = resumed(resume, name, settings_given)
     task = chosen_task(registry, name, settings_given.pop("verifier", {}))
-    if unsafe_local_execution:
+    if flags["unsafe_local_execution"]:
         task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
     task.verifier.preflight(ctx)
-    if baseline:
-        search_baseline(task, ctx, run_dir, seconds, int(settings_given.get("seed", 0)), as_json)
+    if flags["baseline"]:
+        search_baseline(task, ctx, run_dir, flags["seconds"], int(settings_given.get("seed", 0)), as_json)
         return
     config = chosen_config(registry, settings_given)
-    config.judge.preflight(ctx.with_(dry_run=dry_run))
-    if dry_run:
+    config.judge.preflight(ctx.with_(dry_run=flags["dry_run"]))
+    if flags["dry_run"]:
         emit_json(plan_of(task, config))
         return
     folder = resume or new_folder(run_dir or dated_folder(task.name))

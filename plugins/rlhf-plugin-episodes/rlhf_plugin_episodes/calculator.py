@@ -22,8 +22,6 @@ OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class Calculator:
-    """Evaluates one expression."""
-
     def call(self, expression: str) -> str:
         if len(expression) > 500:
             raise ToolError(f"the expression has {len(expression)} characters, at most 500 are allowed")

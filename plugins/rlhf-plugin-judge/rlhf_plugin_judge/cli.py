@@ -48,10 +48,7 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, dry_run: bool,
         requests = questions(matches_of(pairs), text, asking)
         most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
         estimate = {"judge": name, "pairs": len(pairs), "questions": len(requests), "most_usd": most_usd}
-        if as_json:
-            emit_json(estimate)
-        else:
-            show_estimate(estimate)
+        emit_json(estimate) if as_json else show_estimate(estimate)
         return
     config.preflight(ctx)
     judge = config.build(ctx)
@@ -61,10 +58,7 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, dry_run: bool,
         result = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
     finally:
         close_judge(judge)
-    if as_json:
-        emit_json(result)
-    else:
-        show(result)
+    emit_json(result) if as_json else show(result)
     raise SystemExit(0 if result["judged"] else 1)
 
 

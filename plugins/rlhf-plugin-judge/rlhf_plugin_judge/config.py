@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.question import Question
     from rlhf_plugin_judge.service import AnthropicJudge
 
-KEY = "ANTHROPIC_API_KEY"
-
 
 class AnthropicConfig(PaidConfig):
     """A model behind the Anthropic API. The key comes from the environment variable ``ANTHROPIC_API_KEY`` only."""
@@ -44,7 +42,7 @@ class AnthropicConfig(PaidConfig):
 
     @property
     def key_variable(self) -> str:
-        return KEY
+        return "ANTHROPIC_API_KEY"
 
     @property
     def seconds(self) -> float:

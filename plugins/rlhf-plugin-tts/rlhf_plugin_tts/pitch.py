@@ -23,8 +23,6 @@ CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PitchTrack:
-    """Pitch of each frame of 10 ms."""
-
     hz_T: Floats
     """Fundamental frequency, 0 where unvoiced."""
     strength_T: Floats

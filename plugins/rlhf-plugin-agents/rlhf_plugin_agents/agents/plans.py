@@ -22,8 +22,6 @@ class BadPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan."""
-
     id: str
     task: str
     tool: str

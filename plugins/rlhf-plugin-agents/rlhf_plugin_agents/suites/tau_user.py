@@ -72,9 +72,6 @@ class ModelUsers:
     def interrupt(self) -> None:
         getattr(self._backend, "interrupt", lambda: None)()
 
-    def user(self, instruction: str, task: str, seed: int) -> ModelUser:
-        return ModelUser(self, instruction, task, seed)
-
 
 class ModelUser:
     """One conversation as its user sees it: the agent's words are the other side's."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import chosen_reward, context_of, emit_json, load_sampler, open_registry
+from rlhf_core.cli import chosen_reward, context_of, emit_json, open_registry
 from rlhf_core.config import ConfigError, RlhfError
-from rlhf_core.models import ModelError
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -61,9 +60,9 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    from rlhf_core.models import Formatter, ModelConfig, model_paths, weights_digest
+    from rlhf_core.models import model_paths, weights_digest
     from rlhf_core.rewards import score_samples
-    from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_tts.speech_data.compare import open_voice
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
     from rlhf_plugin_tts.speech_data.progress import Progress
 
@@ -79,13 +78,10 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     models = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
     weights = {model: weights_digest(model) for model in models}
     progress = Progress(output, {**options, "settings": list(options["settings"]), "weights": weights})
-    sampler = load_sampler(registry, ModelConfig(path=options["model"]))
-    if Formatter(sampler.policy.tokenizer, "auto").modality is None:
-        raise ModelError(f"'{options['model']}' does not speak", why="its folder has no modality.json")
-    params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
+    voice = open_voice(options["model"], options["max_tokens"], options["temperature"])
 
     def speak(prompts: Sequence[Prompt], n: int) -> list[Rollout]:
-        return sampler.sample(prompts, params, n, options["seed"])
+        return voice(prompts, n, options["seed"])
 
     units = units_of(options["count"], sampled)
     seen = {(row["chosen"], row["rejected"]) for row in progress.rows()}

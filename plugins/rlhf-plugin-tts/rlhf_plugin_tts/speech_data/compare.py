@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt, write_json
 from rlhf_core.models import ModelError
 from rlhf_core.rewards import Sample, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.rollouts import Rollout
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
@@ -83,18 +86,14 @@ def score_with(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
+    import torch
+
     size = -(-len(samples) // jobs)
     shares = [samples[i : i + size] for i in range(0, len(samples), size)]
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), one_thread) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         waiting = [pool.submit(_scores, names, settings, seed, share, False) for share in shares]
         done = [future.result() for future in waiting]
     return {name: [score for share in done for score in share[name]] for name in names}
-
-
-def one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _scores(
@@ -123,6 +122,13 @@ def speak(
     model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
 ) -> list[Sample]:
     """``n`` clips of each prompt, prompt by prompt."""
+    rollouts = open_voice(model, max_tokens, temperature)(prompts, n, seed)
+    repeated = [prompt for prompt in prompts for _ in range(n)]
+    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
+
+
+def open_voice(model: str, max_tokens: int, temperature: float) -> Callable[..., list[Rollout]]:
+    """What speaks prompts: ``n`` clips of each by seed, prompt by prompt."""
     from rlhf_core.models import Formatter, ModelConfig
     from rlhf_core.rollouts import SamplingParams
 
@@ -130,9 +136,7 @@ def speak(
     if Formatter(sampler.policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-    rollouts = sampler.sample(prompts, params, n, seed)
-    repeated = [prompt for prompt in prompts for _ in range(n)]
-    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
+    return lambda prompts, n, seed: sampler.sample(prompts, params, n, seed)
 
 
 def _summary(by_voice: Mapping[str, Sequence[float | None]], n: int, seed: int) -> dict[str, Any]:
