@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +10,6 @@ import click
 
 from rlhf_core.cli import emit_json
 
-SUITES: Mapping[str, str] = tomllib.loads((Path(__file__).parent / "data" / "suites.toml").read_text())
-"""Suite -> help of its command."""
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = (
     click.argument("more", metavar="[SUITE...]", nargs=-1),
@@ -79,11 +76,50 @@ def _suite(name: str, help: str) -> click.Command:
     return command
 
 
-def __getattr__(name: str) -> click.Command:
-    """The command of a suite."""
-    if name not in SUITES:
-        raise AttributeError(name)
-    return _suite(name, SUITES[name])
+agentbench_mini = _suite(
+    "agentbench_mini",
+    """36 own tasks for agents: tool use, several steps, and what cannot be found.
+
+    \b
+    rlhf eval agentbench_mini --agent react --backend scripted
+    rlhf eval agentbench_mini --agent react --agent zero_shot --model M
+    """,
+)
+bfcl = _suite("bfcl", "Berkeley Function Calling Leaderboard, single turn: rlhf eval bfcl --data FOLDER.")
+tau_bench = _suite(
+    "tau_bench",
+    """tau-bench, retail or airline.
+
+    \b
+    rlhf eval tau_bench --data FOLDER --model M
+    rlhf eval tau_bench --data FOLDER --model M --set user.backend=openai --set user.model=U
+    rlhf eval tau_bench --data FOLDER --replay FILE      # published trajectories
+    """,
+)
+chains = _suite("chains", "Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad.")
+code_debug = _suite(
+    "code_debug",
+    """12 functions to repair, judged by asserts in a sandbox.
+
+    \b
+    rlhf eval code_debug --agent code_executor --agent zero_shot --model M
+    """,
+)
+agentbench_generated = _suite(
+    "agentbench_generated",
+    """Tasks from a seed, as many as wanted, in seven categories.
+
+    \b
+    rlhf eval agentbench_generated --set count=200 --category flaky --model M
+    """,
+)
+gaia_mini = _suite("gaia_mini", "30 own tasks in the manner of GAIA, 3 levels: rlhf eval gaia_mini --levels 1,2.")
+gaia = _suite(
+    "gaia", "GAIA's 165 validation tasks, from the hub or a folder: rlhf eval gaia --data FOLDER --set mode=official."
+)
+injection = _suite(
+    "injection", "20 instructions inside tool results: rlhf eval injection --agent react --agent multi_agent --model M."
+)
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:

@@ -129,7 +129,7 @@ class Answers:
             episode.requests += 1
             row = self.journal.take_answer(keys[n])
             if row is not None and "answer" in row:
-                replies[n] = Reply(**{**row["answer"], "status": TurnStatus(row["answer"]["status"])})
+                replies[n] = replace(Reply(**row["answer"]), status=TurnStatus(row["answer"]["status"]))
             elif row is not None and not self.pure and message["op"] != "score":
                 replies[n] = Reply(status=TurnStatus.ERROR, detail=INTERRUPTED.content)
         missing = [n for n in range(len(episodes)) if n not in replies]
