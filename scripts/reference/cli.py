@@ -15,7 +15,8 @@ def page() -> str:
 
 
 def helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    context = click.Context(command, info_name=path.split()[-1], parent=parent, terminal_width=100)
+    shown = command.context_settings.get("show_default")
+    context = click.Context(command, info_name=path.split()[-1], parent=parent, terminal_width=100, show_default=shown)
     yield path, command.get_help(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

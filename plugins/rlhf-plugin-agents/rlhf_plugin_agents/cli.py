@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from rlhf_core.cli import emit_json
+
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = (
     click.argument("more", metavar="[SUITE...]", nargs=-1),
@@ -121,13 +123,9 @@ injection = _suite(
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
-    from rlhf_core.cli import emit_json
     from rlhf_plugin_agents.commands import evaluate_all
     from rlhf_plugin_agents.show import show
 
     as_json = options.pop("as_json")
     results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
-    if as_json:
-        emit_json(results)
-    else:
-        show(results)
+    emit_json(results) if as_json else show(results)

@@ -19,7 +19,8 @@ from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
 from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
-from rlhf_plugin_agents.suites.config import AgentSuiteConfig
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig, TauBench, folder_of
+from rlhf_plugin_agents.suites.tau_replay import is_published, replayed
 
 
 def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -32,7 +33,8 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     jobs = [job for name in suites for job in _jobs(name, suites, options, settings, backend, ctx)]
     evaluations: list[dict[str, Any]] = []
     recordings = [_published(job, options) for job in jobs]
-    folders = [_folder_of(options["out"], job, len(jobs)) for job in jobs]
+    out = options["out"]
+    folders = [out if out is None or len(jobs) == 1 else out / f"{j.suite.name}-{j.agent.name}" for j in jobs]
     prepared = [None if r else prepare(job, ctx, target) for job, r, target in zip(jobs, recordings, folders)]
     todo = [job for job, ready in zip(jobs, prepared) if ready is not None and ready.todo]
     checks = {id(job.backend): job.backend.check for job in todo} | {job.suite.name: job.suite.check for job in todo}
@@ -50,15 +52,8 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
 
 
-def _folder_of(out: Path | None, job: Job, jobs: int) -> Path | None:
-    return out if out is None or jobs == 1 else out / f"{job.suite.name}-{job.agent.name}"
-
-
 def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], tuple[Path, dict[str, Any]]] | None:
     """For a recording in the form that tau-bench publishes: what judges it, instead of an agent."""
-    from rlhf_plugin_agents.suites.config import TauBench, folder_of
-    from rlhf_plugin_agents.suites.tau_replay import is_published, replayed
-
     suite, path = job.suite, Path(options["replay"] or "").expanduser()
     if not isinstance(suite, TauBench) or not is_published(path):
         return None

@@ -9,25 +9,27 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.config import ConfigError, RlhfError
+from rlhf_core.data import read_jsonl, write_text
+
 CATALOGUE = {"tool_use": 8, "multi_step": 6, "failure_recovery": 3}
 """Category -> tasks: 17, as the recipe that this follows has them."""
 ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
 """Agents whose trajectory is one conversation, which SFT can learn; the others rewrite their context."""
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Rows for SFT.")
-@click.option("--agent", type=click.Choice(ONE_CONVERSATION), default="react", show_default=True, help="Who plays.")
-@click.option("--backend", default="native", show_default=True, metavar="B", help="What answers; scripted: the oracle.")
+@click.option("--agent", type=click.Choice(ONE_CONVERSATION), default="react", help="Who plays.")
+@click.option("--backend", default="native", metavar="B", help="What answers; scripted: the oracle.")
 @click.option("--model", metavar="M", help="Of the backend.")
-@click.option("--per-task", type=click.IntRange(1), default=3, show_default=True, help="Plays of each task.")
+@click.option("--per-task", type=click.IntRange(1), default=3, help="Plays of each task.")
 @click.option("--category", "categories", type=click.Choice(list(CATALOGUE)), multiple=True, help="Only these.")
-@click.option("--times", type=click.IntRange(1), default=1, show_default=True, help="So many catalogues of 17.")
-@click.option("--task-seed", type=click.IntRange(0), default=17, show_default=True, help="Decides the tasks.")
-@click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="Plays differ by it.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same plays."
-)
+@click.option("--times", type=click.IntRange(1), default=1, help="So many catalogues of 17.")
+@click.option("--task-seed", type=click.IntRange(0), default=17, help="Decides the tasks.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.8, help="Plays differ by it.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same plays.")
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time; default 16 with backend native, else 4.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="backend.X=Y, agent_settings.X=Y. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show the tasks; nothing is played.")
@@ -40,9 +42,6 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
     rlhf data generate agentic --output agentic.jsonl --backend scripted
     rlhf data generate agentic --output agentic.jsonl --model M --per-task 5
     """
-    from rlhf_core.config import RlhfError
-    from rlhf_core.data import write_text
-
     chosen = categories or tuple(CATALOGUE)
     if dry_run:
         for category in dict.fromkeys(chosen):
@@ -75,7 +74,6 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
 
 def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the evaluation of one category, and each task's tools."""
-    from rlhf_core.data import read_jsonl
     from rlhf_plugin_agents.harness import evaluate
 
     job, tasks, ctx = _prepared(category, options)
@@ -86,8 +84,7 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
 
 
 def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
-    from rlhf_core.cli import context_of, open_registry
-    from rlhf_core.config import ConfigError, parse_settings
+    from rlhf_core.config import parse_settings
     from rlhf_plugin_agents.backends.known import backend_of
     from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated

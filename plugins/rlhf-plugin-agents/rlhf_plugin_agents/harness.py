@@ -152,12 +152,10 @@ def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, 
         row |= {k: getattr(verdict, k) for k in ("value", "right", "process", "detail")}
         if trajectory.stop_reason not in ENDED:  # doing nothing is right in some tasks, not getting that far is not
             row |= {"value": 0.0, "right": False, "detail": verdict.detail or f"stopped: {trajectory.stop_reason}"}
+    row |= {"answer": trajectory.answer, "stop_reason": trajectory.stop_reason}
+    row |= {"calls": len(trajectory.calls), "requests": len(trajectory.turns)}
     return {
         **row,
-        "answer": trajectory.answer,
-        "stop_reason": trajectory.stop_reason,
-        "calls": len(trajectory.calls),
-        "requests": len(trajectory.turns),
         "prompt_tokens": trajectory.prompt_tokens,
         "completion_tokens": trajectory.completion_tokens,
         "cost_usd": trajectory.cost_usd + user.get("cost_usd", 0.0),

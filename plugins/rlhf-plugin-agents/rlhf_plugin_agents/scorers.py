@@ -122,12 +122,7 @@ def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 SCORERS: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
-    "exact_match": exact_match,
-    "numeric_match": numeric_match,
-    "token_f1": token_f1,
-    "binary_graceful": binary_graceful,
-    "clarifies": clarifies,
-    "gaia_match": gaia_match,
+    f.__name__: f for f in (exact_match, numeric_match, token_f1, binary_graceful, clarifies, gaia_match)
 }
 RIGHT = {"token_f1": 0.8}
 """From which value on an answer counts as right; 1 where the scorer is not named."""

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.config import ConfigError, UserError
+
 if TYPE_CHECKING:
     from rlhf_plugin_chat.conversation import Conversation
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.argument("model", default="pocket", metavar="[MODEL]")
 @click.option("--compare", metavar="MODEL2", help="A second model that gets the same messages.")
-@click.option("--system", default="", metavar="TEXT", help="System prompt.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same answers."
-)
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
-@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of an answer.")
+@click.option("--system", default="", show_default=False, metavar="TEXT", help="System prompt.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same answers.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, help="0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="1 is off.")
+@click.option("--max-tokens", type=click.IntRange(1), default=256, help="Of an answer.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends an answer. Repeatable.")
 @click.option("--chat-template", metavar="T", help="For a model without one: plain, chatml, or a Jinja file.")
 @click.option(
@@ -40,14 +41,12 @@ if TYPE_CHECKING:
     "--max-turns",
     type=click.IntRange(1),
     default=8,
-    show_default=True,
     help="Of the model for one message, with tools.",
 )
 @click.option(
     "--call-timeout",
     type=click.FloatRange(0, min_open=True),
     default=10.0,
-    show_default=True,
     help="Seconds for a call; a late one is killed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON line for each answer.")
@@ -95,8 +94,6 @@ def chat(
 
 def _talk(conversation: Conversation) -> None:
     """Lines of a terminal; what is wrong with one is said, and the next is asked for."""
-    from rlhf_core.config import UserError
-
     conversation.screen.note("/help lists commands, /quit or Ctrl-D leaves")
     for line in _typed():
         try:
@@ -107,8 +104,6 @@ def _talk(conversation: Conversation) -> None:
 
 
 def _typed() -> Iterator[str]:
-    import contextlib
-
     with contextlib.suppress(ImportError):  # not on every platform
         import readline  # noqa: F401  # history and editing of what is typed
     while True:
@@ -121,8 +116,6 @@ def _typed() -> Iterator[str]:
 
 def _read(conversation: Conversation) -> None:
     """Lines of a file or a pipe; the first that is wrong ends it."""
-    from rlhf_core.config import ConfigError, UserError
-
     for number, line in enumerate(sys.stdin, 1):
         try:
             if not conversation.line(line):

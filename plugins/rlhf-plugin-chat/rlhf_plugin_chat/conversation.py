@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.cli import check_output
 from rlhf_core.config import ConfigError
+from rlhf_core.data import write_text
 from rlhf_plugin_chat.talker import ChatModel, Settings
 
 if TYPE_CHECKING:
     from rlhf_plugin_chat.screen import Screen
 
-HELP = """/system TEXT   another system prompt, and a new conversation; without TEXT none
-/seed N        /temperature X    /top-p X    /max-tokens N    for the answers from now on
-/reset         forget the conversation, and begin again with the seed
-/retry         answer the last message again, with other random numbers
-/save FILE     the conversation as JSON lines, as training reads it
-/show          the settings
-/quit          leave (also Ctrl-D); Ctrl-C ends the answer that is being written
-//text         a message that begins with a slash"""
+HELP = Path(__file__).with_name("help.txt").read_text().rstrip()
 
 
 class Conversation:
@@ -104,11 +100,6 @@ class Conversation:
         self.say(self.last)
 
     def _save(self, name: str) -> None:
-        import json
-
-        from rlhf_core.cli import check_output
-        from rlhf_core.data import write_text
-
         if not name or not self.talkers[0].turns:
             what = "there is nothing to save" if name else "/save needs the name of a file"
             raise ConfigError(what, fix="/save FILE, after an answer")

@@ -14,8 +14,6 @@ from rlhf_core.rollouts import Rollout
 
 
 class Writer(Protocol):
-    """Takes one answer."""
-
     def write(self, piece: str) -> None: ...
 
     def turn(self, text: str) -> None: ...

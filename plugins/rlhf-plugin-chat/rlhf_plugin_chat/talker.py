@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.cli import load_sampler, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Message
-from rlhf_core.models import ModelConfig
-from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_core.models import Formatter, ModelConfig
+from rlhf_core.rollouts import RolloutRequest, SamplingParams, request_seed
 from rlhf_plugin_chat.toolbox import lines_of
 
 if TYPE_CHECKING:
@@ -51,21 +52,16 @@ class TextStream:
         self.ids.append(token)
         text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
         if not text.endswith(UNFINISHED):
-            self._show(text)
+            self.end(text)
 
-    def _show(self, text: str) -> None:
+    def end(self, text: str) -> None:
         if text.startswith(self.text) and len(text) > len(self.text):
             self.write(text[len(self.text) :])
             self.text = text
 
-    def end(self, text: str) -> None:
-        self._show(text)
-
 
 @dataclass
 class ChatModel:
-    """A model, and its side of the conversation."""
-
     name: str
     policy: LoadedModel
     engine: NativeEngine
@@ -88,9 +84,6 @@ class ChatModel:
         tool_format: str | None = None,
     ) -> ChatModel:
         """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said."""
-        from rlhf_core.cli import load_sampler, open_registry
-        from rlhf_core.models import Formatter
-
         config = ModelConfig.as_trained(
             path, "rlhf chat", chat_template=chat_template, prompt_format=prompt_format, tool_format=tool_format
         )
@@ -123,8 +116,6 @@ class ChatModel:
     ) -> Rollout:
         """Answer a message, and remember both; ``turn`` and the seed decide the random numbers. ``write`` gets the
         answer's pieces (with tools whole turns), ``say_turn`` each call and result."""
-        from rlhf_core.rollouts import request_seed
-
         ids = self._encoded(message, settings)
         room = self.engine.context - len(ids)
         seed = request_seed(settings.seed, "chat", turn, 0)

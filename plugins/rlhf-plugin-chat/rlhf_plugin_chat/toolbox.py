@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ComponentConfig, ConfigError, PluginError, Registry
 from rlhf_core.data import Message, Prompt, PromptGroup, Tool
 from rlhf_core.models import ModelConfig
@@ -26,8 +28,6 @@ class Toolbox:
 
     @classmethod
     def chosen(cls, names: Sequence[str], max_turns: int, call_timeout_s: float) -> Toolbox:
-        from rlhf_core.cli import context_of, open_registry
-
         registry = open_registry()
         tools: list[str] = []
         files: list[str] = []
@@ -58,8 +58,6 @@ class Toolbox:
 
     def open(self, sampler: Any, model: ModelConfig) -> ToolUser:
         """Start the processes of the tools for one model, which :func:`load_sampler` loaded."""
-        from rlhf_core.cli import context_of
-
         ctx = context_of(self.registry, model=model, policy=sampler.policy)
         ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))
         return ToolUser(sampler, self.agent.build(ctx), self.tools)
@@ -92,8 +90,6 @@ class ToolUser:
 
 
 def lines_of(turn: Turn) -> list[str]:
-    import json
-
     if turn.role == "assistant":
         calls: Sequence[Any] = turn.message.get("tool_calls") or ()
         named = [call["function"] for call in calls]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.config import UserError
+
 PORT = 8420
 
 
@@ -22,7 +24,6 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
     rlhf dashboard
     rlhf dashboard runs/sweep --port 0 --no-open
     """
-    from rlhf_core.config import UserError
     from rlhf_plugin_dashboard.head import run_folders
     from rlhf_plugin_dashboard.serve import serve
 

@@ -26,8 +26,6 @@ QUIET_S = 120.0
 
 @dataclass(frozen=True)
 class Head:
-    """One line of the list."""
-
     name: str
     """Folder, relative to the one asked for."""
     status: str

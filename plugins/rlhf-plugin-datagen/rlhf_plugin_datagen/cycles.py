@@ -12,14 +12,16 @@ from typing import Any
 
 import click
 
-from rlhf_core.config import Registry
-from rlhf_core.data import PreferencePair
+from rlhf_core.config import Registry, RlhfError, UserError, parse_settings
+from rlhf_core.data import DatasetError, PreferencePair, write_json
+from rlhf_plugin_datagen.confidence import accuracy, confidences, row_of, top
+from rlhf_plugin_datagen.filtering import scored, write_rows
+from rlhf_plugin_datagen.outside import bare_name, open_datasets
+from rlhf_plugin_datagen.store import check_settings
 
 
 @dataclass(frozen=True)
 class Training:
-    """One reward model to train."""
-
     name: str
     cycle: int
     how: str
@@ -29,11 +31,6 @@ class Flywheel:
     """The phases of one flywheel, each found again by its files."""
 
     def __init__(self, registry: Registry, folder: Path, options: dict[str, Any]) -> None:
-        from rlhf_core.data import write_json
-        from rlhf_plugin_datagen.filtering import write_rows
-        from rlhf_plugin_datagen.outside import open_datasets
-        from rlhf_plugin_datagen.store import check_settings
-
         self.registry, self.folder, self.options = registry, folder, options
         rows, self.settings = split_settings(options["settings"])
         data = open_datasets(registry, options["dataset"], options["seed"], **rows)
@@ -53,8 +50,6 @@ class Flywheel:
 
     def run(self) -> dict[str, Any]:
         """Train and filter what is not done yet, and return the whole result."""
-        from rlhf_core.data import write_json
-
         for cycle in range(self.options["cycles"] + 1):
             for training in self.trainings(cycle):
                 finished_trainings = json.loads(self.results.read_text())["trainings"]
@@ -74,8 +69,6 @@ class Flywheel:
         return [surest, control] if self.options["control"] else [surest]
 
     def train(self, training: Training) -> dict[str, Any]:
-        from rlhf_plugin_datagen.confidence import accuracy
-
         run = self.folder / f"{training.name}-run"
         pairs, all_pairs = len(self.read(training.name)), len(self.read("cycle0"))
         if not finished(run):
@@ -108,9 +101,6 @@ class Flywheel:
 
     def filter(self, cycle: int) -> None:
         """Write the next cycle's pairs: the surest of this one's, and a random control of the same number."""
-        from rlhf_plugin_datagen.confidence import confidences, row_of, top
-        from rlhf_plugin_datagen.filtering import write_rows
-
         missing_files = [n for n in (f"cycle{cycle + 1}", f"control{cycle + 1}") if not self.pairs_file(n).is_file()]
         if not missing_files:
             return
@@ -126,29 +116,21 @@ class Flywheel:
 
     def margins(self, run: Path, name: str) -> list[float | None]:
         """Margins of the pairs of one file under a trained reward model."""
-        from rlhf_plugin_datagen.filtering import scored
-
         return scored(self.registry, str(run / "final"), None, (), self.read(name), self.options["seed"])
 
     def read(self, name: str) -> list[PreferencePair]:
-        from rlhf_plugin_datagen.outside import bare_name, open_datasets
-
         datasets = open_datasets(self.registry, str(self.pairs_file(name)), heldout_fraction=0.0)
         return [bare_name(datasets, pair) for pair in datasets.pairs("train")]
 
 
 def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """(settings of the pairs' data set, those of the trainings)."""
-    from rlhf_core.config import parse_settings
-
     rows = [text for text in settings if text.strip().startswith("dataset.")]
     return parse_settings(rows).get("dataset", {}), [text for text in settings if text not in rows]
 
 
 def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str, Any]) -> None:
     """Refuse data of which the last cycle would have nothing left, or that nothing can be measured on."""
-    from rlhf_core.data import DatasetError
-
     pairs_left = len(train) * options["keep"] ** options["cycles"]
     if pairs_left < 2 or len(heldout) < 2:
         raise DatasetError(
@@ -159,8 +141,6 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
 
 
 def train(arguments: Sequence[str]) -> None:
-    from rlhf_core.config import RlhfError, UserError
-
     click.echo(f"rlhf train {' '.join(arguments)}", err=True)
     code = subprocess.run(
         [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments], stdout=subprocess.DEVNULL, check=False
@@ -180,8 +160,6 @@ def finished(run: Path) -> bool:
 
 
 def plain(pair: PreferencePair) -> dict[str, Any]:
-    from rlhf_plugin_datagen.confidence import row_of
-
     return {k: v for k, v in row_of(pair, None, {}).items() if k != "confidence"}
 
 

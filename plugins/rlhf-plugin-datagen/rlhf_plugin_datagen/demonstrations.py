@@ -27,7 +27,11 @@ Write the revised response alone, as it will be sent: no preface, no remark on t
 
 
 def demonstrations(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[ItemResult]:
-    drafts = texts_of(items, generator.ask([draft_request(item, settings) for item in items]))
+    draft_requests = [
+        stage_request(item, "draft", GUIDE, item.prompt, settings.max_tokens, settings.temperature, settings)
+        for item in items
+    ]
+    drafts = texts_of(items, generator.ask(draft_requests))
     drafted = [item for item in items if drafts[item.id]]
     critiques = texts_of(drafted, judge.ask([critique_request(item, drafts[item.id], settings) for item in drafted]))
     criticised = [item for item in drafted if critiques[item.id]]
@@ -55,11 +59,6 @@ def demonstration(item: Item, stages: Mapping[str, str], cut_off: bool) -> ItemR
     if cut_off:
         return ItemResult(item, left_out="cut_off")
     return ItemResult(item, {name: stages[name] for name in ("completion", "draft", "critique")})
-
-
-def draft_request(item: Item, settings: Settings) -> JudgeRequest:
-    """A response by the principles, sampled at the responses' temperature."""
-    return stage_request(item, "draft", GUIDE, item.prompt, settings.max_tokens, settings.temperature, settings)
 
 
 def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest:

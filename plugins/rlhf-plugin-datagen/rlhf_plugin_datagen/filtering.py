@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, open_registry
 from rlhf_core.config import Registry
-from rlhf_core.data import Datasets, PreferencePair
+from rlhf_core.data import DatasetError, Datasets, PreferencePair, write_text
 
 
-@click.command("filter")
+@click.command("filter", context_settings={"show_default": True})
 @click.option("--dataset", required=True, metavar="D", help="Preference pairs: built-in name, file, or hub id.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The kept pairs.")
 @click.option("--model", "folder", metavar="FOLDER", help="A reward model, its run, or an ensemble.")
@@ -23,66 +25,48 @@ from rlhf_core.data import Datasets, PreferencePair
     "--keep",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.5,
-    show_default=True,
     help="Share of the pairs to keep.",
 )
 @click.option(
     "--by",
     type=click.Choice(("absolute", "signed", "random")),
     default="absolute",
-    show_default=True,
     help="Size of the margin, the margin itself, or chance (the control; needs no reward).",
 )
 @click.option("--stratify", metavar="COLUMN", help="Keep this share of each value of a column (or of each source).")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For --by random.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="For --by random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def filter_pairs(
-    dataset: str,
-    output: Path,
-    folder: str | None,
-    name: str | None,
-    settings: tuple[str, ...],
-    keep: float,
-    by: Any,
-    stratify: str | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def filter_pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     """Keep the preference pairs that a reward model is surest of.
 
     \b
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
     from rlhf_plugin_datagen.outside import bare_name, open_datasets
 
-    registry = open_registry()
+    registry, by, keep, column = open_registry(), options["by"], options["keep"], options["stratify"]
     check_output(output)
-    datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
+    datasets = open_datasets(registry, dataset, options["seed"], heldout_fraction=0.0)
     pairs = datasets.pairs("train")
-    strata = strata_of(datasets, pairs, stratify)
+    strata = strata_of(datasets, pairs, column)
     margins: list[float | None] = [None] * len(pairs)
     if by != "random":
-        margins = scored(registry, folder, name, settings, pairs, seed)
-    kept_rows = top(confidences(margins, pairs, by, seed), keep, strata)
-    columns = [{} if stratify is None else {stratify: s} for s in strata]
+        margins = scored(registry, options["folder"], options["name"], options["settings"], pairs, options["seed"])
+    kept_rows = top(confidences(margins, pairs, by, options["seed"]), keep, strata)
+    columns = [{} if column is None else {column: s} for s in strata]
     write_rows(output, [row_of(bare_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
+    kept = Counter(strata[i] for i in kept_rows)
     result = {
         "output": str(output),
         "by": by,
         "keep": keep,
         **summary(margins, kept_rows),
         "dropped": {reason: count for reason, count in datasets.counts.items() if count},
-        "strata": counts_by_stratum(strata, kept_rows) if stratify else {},
+        "strata": {name: {"all": n, "kept": kept[name]} for name, n in Counter(strata if column else ()).items()},
     }
     emit_json(result) if as_json else show(result)
-
-
-def counts_by_stratum(strata: Sequence[str], kept_rows: Sequence[int]) -> dict[str, dict[str, int]]:
-    counts = Counter(strata[i] for i in kept_rows)
-    return {stratum: {"all": count, "kept": counts[stratum]} for stratum, count in Counter(strata).items()}
 
 
 def scored(
@@ -94,23 +78,16 @@ def scored(
     seed: int,
 ) -> list[float | None]:
     """Margins of pairs under a reward model's folder or a reward component."""
-    from rlhf_core.cli import chosen_reward, context_of
     from rlhf_plugin_datagen.confidence import margins
 
     chosen = chosen_reward(registry, folder, name, settings)
     ctx = context_of(registry, seed=seed, dataset={"name": "pocket/assistant"})
     chosen.preflight(ctx)
-    reward = chosen.build(ctx)
-    try:
+    with ctx.open("reward", chosen) as reward:
         return margins(reward, pairs)
-    finally:
-        if callable(close := getattr(reward, "close", None)):
-            close()
 
 
 def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:
-    from rlhf_core.data import DatasetError
-
     if column is None:
         return [""] * len(pairs)
     if column == "source" and len(datasets.sources) > 1:
@@ -129,10 +106,6 @@ def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str |
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """JSON lines, all or none of them."""
-    import json
-
-    from rlhf_core.data import write_text
-
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 

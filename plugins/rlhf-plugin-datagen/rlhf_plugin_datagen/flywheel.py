@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import emit_json, open_registry, table
 
-@click.command()
-@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Trunk of the reward models.")
+
+@click.command(context_settings={"show_default": True})
+@click.option("--dataset", default="pocket/assistant", metavar="D", help="Preference pairs.")
+@click.option("--model", default="pocket", metavar="M", help="Trunk of the reward models.")
 @click.option(
     "--run-dir",
     "folder",
@@ -19,19 +21,17 @@ import click
     metavar="DIR",
     help="Everything is kept here; the same command goes on where it stopped.",
 )
-@click.option("--cycles", type=click.IntRange(1), default=2, show_default=True, help="Filter and retrain so often.")
+@click.option("--cycles", type=click.IntRange(1), default=2, help="Filter and retrain so often.")
 @click.option(
     "--keep",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.5,
-    show_default=True,
     help="Share of a cycle's pairs that the next is trained on.",
 )
 @click.option(
     "--by",
     type=click.Choice(("absolute", "signed")),
     default="absolute",
-    show_default=True,
     help="Size of the margin, or the margin itself.",
 )
 @click.option("--control", is_flag=True, help="Also train on as many pairs drawn at random, each cycle.")
@@ -47,7 +47,7 @@ import click
     metavar="a.b=c",
     help="One setting of the trainings, or dataset.NAME=... of the pairs. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     """Train a reward model, keep the pairs it is surest of, retrain on them, in cycles.
@@ -58,7 +58,6 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.cycles import Flywheel
 
     result = Flywheel(open_registry(), folder, options).run()
@@ -66,8 +65,6 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    from rlhf_core.cli import table
-
     table(
         ("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),
         [

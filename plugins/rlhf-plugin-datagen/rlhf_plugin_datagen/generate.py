@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli import OpenGroup
+from rlhf_core.cli import OpenGroup, emit_json, open_registry
 
 COMMANDS = ("generate", "filter", "pairs", "flywheel")
 """Commands of `rlhf data` that are no kind of data."""
@@ -33,7 +33,7 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     return group.get_command(parent, kind)
 
 
-@click.command(cls=Generate)
+@click.command(cls=Generate, context_settings={"show_default": True})
 @click.argument("kind", metavar="KIND")
 @click.option(
     "--output",
@@ -45,7 +45,6 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
 @click.option(
     "--dataset",
     default="pocket/assistant",
-    show_default=True,
     metavar="D",
     help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.",
 )
@@ -62,20 +61,17 @@ def brought(kind: str, parent: click.Context | None) -> click.Command | None:
     help="One setting of the generator. Repeatable.",
 )
 @click.option("--constitution", metavar="FILE", help="YAML list of principles; default: seven, see the README.")
-@click.option("--rubric", default="assistant", show_default=True, metavar="R", help="For grades: a name or YAML file.")
+@click.option("--rubric", default="assistant", metavar="R", help="For grades: a name or YAML file.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Of a response; default 256, with the pocket model 64.")
-@click.option("--judge-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of a judge's answer.")
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of responses.")
+@click.option("--judge-tokens", type=click.IntRange(1), default=512, help="Of a judge's answer.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, help="Of responses.")
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
     default=16,
-    show_default=True,
     help="Prompts asked about together, then written; a kill loses at most so many answers.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same responses."
-)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same responses.")
 @click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: Any) -> None:
@@ -89,7 +85,6 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
-    from rlhf_core.cli import emit_json, open_registry
     from rlhf_plugin_datagen.job import estimate, make_job
     from rlhf_plugin_datagen.report import require_rows, show, show_estimate
     from rlhf_plugin_datagen.run import run

@@ -56,14 +56,6 @@ EstimateItem = Callable[[Item, Estimate, Estimate, Settings], None]
 """(item, the generator's estimate, the judge's, settings): adds to both what the item would take."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of data: how it is made, and what making it takes."""
-
-    produce: Produce
-    estimate: EstimateItem
-
-
 def response_request(item: Item, request_id: str, index: int, settings: Settings) -> JudgeRequest:
     return JudgeRequest(
         request_id,

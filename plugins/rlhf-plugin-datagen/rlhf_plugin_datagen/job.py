@@ -13,7 +13,7 @@ from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registr
 from rlhf_core.data import Datasets
 from rlhf_plugin_datagen.demonstrations import demonstrations, estimate_demonstrations
 from rlhf_plugin_datagen.grades import estimate_grades, grades
-from rlhf_plugin_datagen.items import Item, Kind, Settings
+from rlhf_plugin_datagen.items import EstimateItem, Item, Produce, Settings
 from rlhf_plugin_datagen.preferences import estimate_preferences, preferences
 from rlhf_plugin_datagen.principles import read_constitution
 from rlhf_plugin_datagen.usage import answer_settings, estimate_for, label
@@ -25,7 +25,6 @@ class Job:
     """Everything that a call decides, checked, before anything is asked or loaded."""
 
     name: str
-    kind: Kind
     items: list[Item]
     generator: ComponentConfig
     judge: ComponentConfig
@@ -71,7 +70,7 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
     items = items_of(ctx.datasets, kind)[: options["count"]]
     if all(item.completion is not None for item in items):
         generator = judge  # there is nothing to write, and no model to load for it
-    return Job(kind, KINDS[kind], items, generator, judge, settings, output, options["batch_size"], ctx)
+    return Job(kind, items, generator, judge, settings, output, options["batch_size"], ctx)
 
 
 def check_kind_and_judge(registry: Registry, kind: str, options: Mapping[str, Any]) -> None:
@@ -122,8 +121,9 @@ def estimate(job: Job) -> dict[str, Any]:
     finished_ids = {str(row.get("id")) for row in finished_rows(job.output)}
     generator, judge = estimate_for(job.generator), estimate_for(job.judge)
     waiting = [item for item in job.items if item.id not in finished_ids]
+    _, estimate_item = KINDS[job.name]
     for item in waiting:
-        job.kind.estimate(item, generator, judge, job.settings)
+        estimate_item(item, generator, judge, job.settings)
     return {
         "kind": job.name,
         "prompts": len(job.items),
@@ -143,8 +143,8 @@ def finished_rows(output: Path) -> list[dict[str, Any]]:
     return [*read_jsonl(output), *read_jsonl(left_out)]
 
 
-KINDS: Mapping[str, Kind] = {
-    "preferences": Kind(preferences, estimate_preferences),
-    "sft": Kind(demonstrations, estimate_demonstrations),
-    "grades": Kind(grades, estimate_grades),
+KINDS: Mapping[str, tuple[Produce, EstimateItem]] = {
+    "preferences": (preferences, estimate_preferences),
+    "sft": (demonstrations, estimate_demonstrations),
+    "grades": (grades, estimate_grades),
 }

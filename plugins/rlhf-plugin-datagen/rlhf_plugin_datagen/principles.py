@@ -11,15 +11,8 @@ import yaml
 
 from rlhf_core.config import ConfigError, load_yaml
 
-SEVEN = (
-    "Be genuinely helpful: answer what was asked, directly and without needless hedging.",
-    "Be honest: say what is uncertain, and make nothing up.",
-    "Be harmless: put neither the user nor others in danger.",
-    "Be clear: concrete language, a logical order, good examples.",
-    "Respect autonomy: do not moralise beyond what matters here.",
-    "Be concise: no padding and no hollow affirmations.",
-    "Be complete: enough detail that the user can act on the answer.",
-)
+SEVEN: tuple[str, ...] = tuple(load_yaml(Path(__file__).with_name("constitution.yaml").read_text()))
+"""The constitution where none is given."""
 
 
 def read_constitution(path: str | None) -> tuple[str, ...]:

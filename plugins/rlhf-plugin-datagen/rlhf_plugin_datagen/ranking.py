@@ -9,27 +9,26 @@ from typing import Any
 
 import click
 
-from rlhf_core.config import BuildContext, ComponentConfig, Registry
-from rlhf_core.data import Datasets, Prompt
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, load_sampler, open_registry
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError, Registry, RlhfError
+from rlhf_core.data import DatasetError, Datasets, Prompt
 from rlhf_core.rollouts import Rollout
 
 
-@click.command()
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Model that answers.")
-@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Prompts (training split).")
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket", metavar="M", help="Model that answers.")
+@click.option("--dataset", default="pocket/assistant", metavar="D", help="Prompts (training split).")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The pairs.")
 @click.option("--reward", "name", metavar="NAME", help="Reward that ranks the answers, for example verifier.")
 @click.option("--reward-model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them instead.")
 @click.option("--gold", is_flag=True, help="The data's own gold score instead, as a perfect annotator would.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
-@click.option("--skip", type=click.IntRange(0), default=0, show_default=True, help="Leave out so many before them.")
-@click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Answers to each prompt.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of an answer.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same answers."
-)
+@click.option("--skip", type=click.IntRange(0), default=0, help="Leave out so many before them.")
+@click.option("--n", type=click.IntRange(2), default=4, help="Answers to each prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, help="Of an answer.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same answers.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of a model's best and worst answer to each prompt.
@@ -40,8 +39,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     rlhf data pairs --model runs/sft/final --gold --output pairs.jsonl
     rlhf data pairs --model runs/sft/final --dataset pocket/arithmetic --reward verifier --output pairs.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json, open_registry
-    from rlhf_core.config import RlhfError
     from rlhf_plugin_datagen.filtering import write_rows
     from rlhf_plugin_datagen.outside import open_datasets
 
@@ -71,8 +68,6 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
 
 
 def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
-    from rlhf_core.data import DatasetError
-
     every = datasets.prompts("train")
     prompts = every[skip : None if count is None else skip + count]
     if not prompts:
@@ -84,9 +79,6 @@ def ranking(
     registry: Registry, datasets: Datasets, prompts: Sequence[Prompt], options: dict[str, Any]
 ) -> tuple[ComponentConfig | None, BuildContext]:
     """The reward that ranks answers, checked, and what it is built with; None for the gold score."""
-    from rlhf_core.cli import chosen_reward, context_of
-    from rlhf_core.config import ConfigError
-
     ways = [way for way in ("name", "folder", "gold") if options[way]]
     if len(ways) != 1:
         raise ConfigError("say by what answers are ranked", fix="one of --reward NAME, --reward-model FOLDER, --gold")
@@ -105,7 +97,6 @@ def ranking(
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
     """``n`` answers to each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler
     from rlhf_core.models import ModelConfig
     from rlhf_core.rollouts import SamplingParams
 

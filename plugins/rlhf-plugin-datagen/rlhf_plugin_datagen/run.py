@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.data import DatasetError
 from rlhf_plugin_datagen.items import Item, ItemResult
-from rlhf_plugin_datagen.job import Job
+from rlhf_plugin_datagen.job import KINDS, Job
 from rlhf_plugin_datagen.store import Store
 from rlhf_plugin_datagen.usage import Meter, Usage, label
 
@@ -62,7 +62,8 @@ def generator_and_judge(job: Job, opened: ExitStack) -> list[Any]:
 
 def run_batch(job: Job, store: Store, batch: Sequence[Item], generator: Meter, judge: Meter) -> dict[str, str]:
     """Generate a batch and write it down; what got no answer is returned with the reason, and not written."""
-    results = job.kind.produce(batch, generator, judge, job.settings)
+    produce, _ = KINDS[job.name]
+    results = produce(batch, generator, judge, job.settings)
     failed: dict[str, str] = {}
     for result in results:
         item = result.item.id

@@ -38,8 +38,6 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an answer is worth."""
-
     id: str
     score: float | None
     """None where the verifier has none (status other than ``ok``)."""
@@ -89,8 +87,6 @@ class Archive:
 
 
 class Journal:
-    """The files of one discovery."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         rows: list[dict[str, Any]] = list(read_jsonl(folder / "proposals.jsonl"))

@@ -22,8 +22,13 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         )
     dimensions = getattr(task.verifier, "dimensions", 11)
     started = time.perf_counter()
+
+    def improved(count: int, seconds: float) -> None:
+        if count % 10 == 0:
+            say(f"{count} vectors after {seconds:.1f} s")
+
     try:
-        points = search(dimensions, seconds=seconds, seed=seed, improved=say_every_tenth(say))
+        points = search(dimensions, seconds=seconds, seed=seed, improved=improved)
     except ValueError as error:
         raise ConfigError(str(error), fix="search fewer --set verifier.dimensions, or name a --judge") from error
     searched = time.perf_counter() - started
@@ -42,16 +47,6 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         "check_s": score.parts.get("check_s"),
         "seed": seed,
     }
-
-
-def say_every_tenth(say: Say) -> Callable[[int, float], None]:
-    """Progress of the search: every size that ten divides."""
-
-    def improved(count: int, seconds: float) -> None:
-        if count % 10 == 0:
-            say(f"{count} vectors after {seconds:.1f} s")
-
-    return improved
 
 
 def program_of(points: list[list[int]]) -> str:

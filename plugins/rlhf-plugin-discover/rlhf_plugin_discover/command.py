@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import context_of, emit_json, open_registry
+from rlhf_core.data import write_json, write_text
+
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -33,19 +36,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
 @click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def discover(
-    name: str | None,
-    judge: str | None,
-    files: tuple[str, ...],
-    settings: tuple[str, ...],
-    run_dir: Path | None,
-    resume: Path | None,
-    baseline: bool,
-    seconds: float,
-    dry_run: bool,
-    unsafe_local_execution: bool,
-    as_json: bool,
-) -> None:
+def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_json: bool, **flags: Any) -> None:
     """Look for better programs: a model proposes, a verifier judges exactly, its verdict goes back to the model.
 
     \b
@@ -54,49 +45,36 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli import context_of, emit_json, open_registry
-    from rlhf_plugin_discover.folder import dated_folder, new_folder
+    from rlhf_plugin_discover.folder import dated_folder, new_folder, plan_of
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
     registry = open_registry()
-    settings_given = options(files, settings, judge)
+    settings_given = options(flags["files"], flags["settings"], flags["judge"])
     if resume is not None:
         name, settings_given = resumed(resume, name, settings_given)
     task = chosen_task(registry, name, settings_given.pop("verifier", {}))
-    if unsafe_local_execution:
+    if flags["unsafe_local_execution"]:
         task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
     task.verifier.preflight(ctx)
-    if baseline:
-        search_baseline(task, ctx, run_dir, seconds, int(settings_given.get("seed", 0)), as_json)
+    if flags["baseline"]:
+        search_baseline(task, ctx, run_dir, flags["seconds"], int(settings_given.get("seed", 0)), as_json)
         return
     config = chosen_config(registry, settings_given)
-    config.judge.preflight(ctx.with_(dry_run=dry_run))
-    if dry_run:
+    config.judge.preflight(ctx.with_(dry_run=flags["dry_run"]))
+    if flags["dry_run"]:
         emit_json(plan_of(task, config))
         return
     folder = resume or new_folder(run_dir or dated_folder(task.name))
     search_with_judge(task, str(name), config, ctx, folder, as_json)
 
 
-def plan_of(task: Task, config: DiscoverConfig) -> dict[str, Any]:
-    return {
-        "task": task.name,
-        "isolation": isolation(task),
-        "config": config.model_dump(mode="json"),
-        "verifier": task.verifier.model_dump(mode="json"),
-        "prompt": task.question,
-    }
-
-
 def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
-    from rlhf_core.cli import emit_json
-    from rlhf_core.data import write_json, write_text
     from rlhf_plugin_discover.baseline import run_baseline
-    from rlhf_plugin_discover.folder import dated_folder, new_folder
+    from rlhf_plugin_discover.folder import dated_folder, isolation, new_folder
 
     folder = new_folder(run_dir) if run_dir is not None else None
     verifier = make_verifier(task, ctx.registry, 1)
@@ -125,10 +103,9 @@ def search_with_judge(
     task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, folder: Path, as_json: bool
 ) -> None:
     """Propose, verify and refine until the budget is used up; print where the results are."""
-    from rlhf_core.cli import emit_json
     from rlhf_plugin_discover.folder import write_plan
 
-    write_plan(folder, task, name, config, isolation(task))
+    write_plan(folder, task, name, config)
     with ExitStack() as stack:
         judge = config.judge.build(ctx.with_(run_dir=folder, seed=config.seed))
         stack.callback(getattr(judge, "close", lambda: None))
@@ -153,30 +130,23 @@ def run_rounds(
     from rlhf_plugin_discover.folder import keep_best, write_results
     from rlhf_plugin_discover.loop import Discovery
 
-    isolated_by = isolation(task)
     journal = Journal(folder)
     search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
     try:
         ended = search.run()
-        return ended, write_results(folder, task, journal, search.archive, isolated_by, ended)
+        return ended, write_results(folder, task, journal, search.archive, ended)
     except BaseException:
         if search.archive.best:
-            write_results(folder, task, journal, search.archive, isolated_by, "it was interrupted")
+            write_results(folder, task, journal, search.archive, "it was interrupted")
         click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:
         journal.close()
 
 
-def isolation(task: Task) -> str:
-    """How programs are isolated; "" where the verifier runs none."""
-    return task.verifier.conditions().get("isolation", "")
-
-
 def make_verifier(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in worker processes that are killed when late."""
-    from rlhf_core.cli import context_of
     from rlhf_plugin_verifiers.reward_config import VerifierRewardConfig
 
     return VerifierRewardConfig.model_validate(

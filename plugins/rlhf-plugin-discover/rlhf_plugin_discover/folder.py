@@ -18,20 +18,24 @@ from rlhf_plugin_discover.tasks import Task
 PLAN = "discover.json"
 
 
-def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, isolation: str) -> None:
+def plan_of(task: Task, config: DiscoverConfig) -> dict[str, Any]:
+    return {
+        "task": task.name,
+        "isolation": isolation(task),
+        "config": config.model_dump(mode="json"),
+        "verifier": task.verifier.model_dump(mode="json"),
+        "prompt": task.question,
+    }
+
+
+def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig) -> None:
     """Task and configuration, whole or not at all; a resumed discovery reads them."""
-    verifier = task.verifier
-    write_json(
-        folder / PLAN,
-        {
-            "task": argument,
-            "isolation": isolation,
-            "config": config.model_dump(mode="json"),
-            "verifier": verifier.model_dump(mode="json"),
-            "prompt": task.question,
-            "starter": task.starter,
-        },
-    )
+    write_json(folder / PLAN, {**plan_of(task, config), "task": argument, "starter": task.starter})
+
+
+def isolation(task: Task) -> str:
+    """How programs are isolated; "" where the verifier runs none."""
+    return task.verifier.conditions().get("isolation", "")
 
 
 def dated_folder(name: str) -> Path:
@@ -56,9 +60,7 @@ def keep_best(folder: Path, verdict: Verdict) -> None:
     write_json(folder / "best.json", {"id": verdict.id, "score": verdict.score, "parts": dict(verdict.parts)})
 
 
-def write_results(
-    folder: Path, task: Task, journal: Journal, archive: Archive, isolation: str, ended: str
-) -> dict[str, Any]:
+def write_results(folder: Path, task: Task, journal: Journal, archive: Archive, ended: str) -> dict[str, Any]:
     """Archive, conversation log, report and summary; returns the summary."""
     best, start = archive.best[0], archive.verdicts[START]
     keep_best(folder, best)
@@ -81,7 +83,7 @@ def write_results(
         "input_tokens": sum(p.input_tokens for p in journal.proposals),
         "output_tokens": sum(p.output_tokens for p in journal.proposals),
         "seconds": round(journal.seconds, 1),
-        "isolation": isolation,
+        "isolation": isolation(task),
     }
     write_text(folder / "report.md", report(summary, journal, archive))
     write_json(folder / "summary.json", summary)
@@ -91,30 +93,11 @@ def write_results(
 def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str, Any]:
     attempts: list[Mapping[str, Any]] = []
     for proposal in in_order(journal):
-        attempts.append(
-            {
-                "id": proposal.id,
-                "parent": proposal.parent,
-                "messages": list(proposal.messages),
-                "reply": proposal.reply,
-                "status": proposal.status,
-                "detail": proposal.detail,
-                "cost_usd": proposal.cost_usd,
-                "verdict": verdict_row(archive.verdicts.get(proposal.id)),
-            }
-        )
+        verdict = archive.verdicts.get(proposal.id)
+        judged = None if verdict is None else {k: getattr(verdict, k) for k in ("score", "status", "parts", "detail")}
+        shown = ("id", "parent", "messages", "reply", "status", "detail", "cost_usd")
+        attempts.append({**{k: getattr(proposal, k) for k in shown}, "verdict": judged})
     return {"task": task.name, "starter": task.starter, "attempts": attempts}
-
-
-def verdict_row(verdict: Verdict | None) -> dict[str, Any] | None:
-    if verdict is None:
-        return None
-    return {
-        "score": verdict.score,
-        "status": verdict.status,
-        "parts": dict(verdict.parts),
-        "detail": verdict.detail,
-    }
 
 
 def in_order(journal: Journal) -> list[Proposal]:

@@ -41,7 +41,7 @@ class Discovery:
     def run(self) -> str:
         """Go on until the budget is used up; returns why it ended."""
         self.restore()
-        silent, number = 0, self.open_round()
+        silent, number = 0, len(self.journal.rounds)
         while not (ended := self.over(number)):
             started = time.perf_counter()
             answered = self.round(number)
@@ -67,11 +67,8 @@ class Discovery:
         self.verify([(p.id, p.reply) for p in answered if p.id not in judged_ids])
         verdicts = {v.id: v for v in self.journal.verdicts}
         self.archive.add(verdicts[START])
-        for number in range(self.open_round()):
+        for number in range(len(self.journal.rounds)):
             self.learn(number, verdicts)
-
-    def open_round(self) -> int:
-        return len(self.journal.rounds)
 
     def over(self, number: int) -> str:
         budget, journal = self.config.budget, self.journal
@@ -191,13 +188,6 @@ class Discovery:
 
 
 def with_reply(unanswered: Proposal, reply: JudgeReply) -> Proposal:
-    return replace(
-        unanswered,
-        reply=reply.text,
-        status=reply.status.value,
-        detail=reply.detail,
-        input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-        cost_usd=reply.cost_usd,
-        cached=reply.cached,
-    )
+    same = ("detail", "input_tokens", "output_tokens", "cost_usd", "cached")
+    facts = {name: getattr(reply, name) for name in same}
+    return replace(unanswered, reply=reply.text, status=reply.status.value, **facts)

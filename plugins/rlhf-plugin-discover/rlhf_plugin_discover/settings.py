@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.config import ConfigError, merge_settings, parse_settings, read_yaml
+from rlhf_plugin_discover.config import DiscoverConfig
+from rlhf_plugin_discover.folder import PLAN
+from rlhf_plugin_discover.tasks import load_task, shipped
+
 if TYPE_CHECKING:
     from rlhf_core.config import Registry
     from rlhf_plugin_discover.config import DiscoverConfig
@@ -14,8 +19,6 @@ if TYPE_CHECKING:
 
 
 def options(files: Sequence[str], settings: Sequence[str], judge: str | None) -> dict[str, Any]:
-    from rlhf_core.config import merge_settings, parse_settings, read_yaml
-
     merged: dict[str, Any] = {}
     for file in files:
         merged = merge_settings(merged, with_names(read_yaml(file)))
@@ -32,9 +35,6 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Task and configuration of an earlier discovery, with the settings of this call on top."""
-    from rlhf_core.config import ConfigError, merge_settings
-    from rlhf_plugin_discover.folder import PLAN
-
     try:
         plan = json.loads((folder / PLAN).read_text())
     except (OSError, ValueError) as error:
@@ -47,9 +47,6 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:
-    from rlhf_core.config import ConfigError
-    from rlhf_plugin_discover.tasks import load_task, shipped
-
     if name is None:
         raise ConfigError(
             "no task is named",
@@ -60,9 +57,6 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
 
 
 def chosen_config(registry: Registry, settings: Mapping[str, Any]) -> DiscoverConfig:
-    from rlhf_core.config import ConfigError
-    from rlhf_plugin_discover.config import DiscoverConfig
-
     if "name" not in (settings.get("judge") or {}):
         judges = ", ".join(sorted({e.name for e in registry.entries("judge")})) or "none installed"
         raise ConfigError(

@@ -129,7 +129,7 @@ class Answers:
             episode.requests += 1
             row = self.journal.take_answer(keys[n])
             if row is not None and "answer" in row:
-                replies[n] = _reply(row["answer"])
+                replies[n] = replace(Reply(**row["answer"]), status=TurnStatus(row["answer"]["status"]))
             elif row is not None and not self.pure and message["op"] != "score":
                 replies[n] = Reply(status=TurnStatus.ERROR, detail=INTERRUPTED.content)
         missing = [n for n in range(len(episodes)) if n not in replies]
@@ -149,7 +149,7 @@ class Answers:
             episodes[n].seconds += reply.seconds
             episodes[n].ready = reply.alive
             if reply.alive or episodes[n].ended != STOPPED:  # killed by us, which is no answer of the environment
-                self.journal.answer(keys[n], _reply_row(reply))
+                self.journal.answer(keys[n], {**asdict(reply), "status": reply.status.value})
         for n, episode in enumerate(episodes):
             if replies[n].status is TurnStatus.OK and messages[n]["op"] != "score":
                 episode.made.append((messages[n], replies[n].value))
@@ -215,11 +215,3 @@ def _untimed(sample: Sample) -> dict[str, Any]:
     """The sample without seconds, which differ after a resume."""
     row = sample_to_json(sample)
     return {**row, "trajectory": [{**turn, "seconds": 0.0} for turn in row.get("trajectory", ())]}
-
-
-def _reply_row(reply: Reply) -> dict[str, Any]:
-    return {**asdict(reply), "status": reply.status.value}
-
-
-def _reply(row: Mapping[str, Any]) -> Reply:
-    return Reply(row["value"], TurnStatus(row["status"]), row["detail"], row["alive"], row["seconds"])

@@ -11,7 +11,7 @@ from rlhf_core.rollouts import ToolError
 
 LIMIT = 10**30
 """Larger numbers are refused before they are computed: ``9 ** 9 ** 9`` would never end."""
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -22,8 +22,6 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class Calculator:
-    """Evaluates one expression."""
-
     def call(self, expression: str) -> str:
         if len(expression) > 500:
             raise ToolError(f"the expression has {len(expression)} characters, at most 500 are allowed")
@@ -49,8 +47,8 @@ def _value(node: ast.expr) -> int | float:
             if abs(power) > 100 or (abs(base) > 1 and abs(base) ** min(abs(power), 100) > LIMIT):
                 raise OverflowError("the result is too large")
             value = base**power
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            value = _BINARY[type(op)](_value(left), _value(right))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            value = OPERATORS[type(op)](_value(left), _value(right))
         case _:
             raise ValueError("only numbers, + - * / // % ** and brackets are allowed")
     if isinstance(value, complex):

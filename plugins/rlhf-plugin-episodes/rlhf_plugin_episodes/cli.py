@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import click
 
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.config import ConfigError
 from rlhf_core.data import Message, Tool
 from rlhf_core.data.conversations import openai_row
 from rlhf_core.types.messages import calls_of, content_of
@@ -79,8 +81,7 @@ def demonstrations(dataset: str, out: Path, split: str, form: str, settings: tup
     rlhf data demonstrations lookup --out demos.jsonl
     rlhf train --algo sft --model pocket-tools --dataset demos.jsonl --set trainer.learn=all
     """
-    from rlhf_core.cli import context_of, open_registry
-    from rlhf_core.config import ConfigError, parse_settings
+    from rlhf_core.config import parse_settings
 
     if out.is_dir():
         raise ConfigError(f"'{out}' is a folder", fix="name a file in it")

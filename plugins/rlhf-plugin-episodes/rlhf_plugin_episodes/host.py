@@ -25,8 +25,6 @@ MAX_REPLY = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a request."""
-
     value: Any = None
     status: TurnStatus = TurnStatus.OK
     """``error`` if the environment raised or its process died, ``timeout`` if it was killed."""

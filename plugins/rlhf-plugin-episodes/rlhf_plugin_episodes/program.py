@@ -31,8 +31,6 @@ class EpisodeOver(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTurn:
-    """What the policy answered."""
-
     message: Message
     calls: Sequence[ToolCall]
     """Also those that cannot run, which are not in ``message``."""

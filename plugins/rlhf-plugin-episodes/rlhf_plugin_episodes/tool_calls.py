@@ -74,7 +74,6 @@ def checked(call: RawToolCall, tools: Sequence[Tool], id: str, why: str = "") ->
 
 
 def format_named(name: str) -> ToolFormat:
-    """A format by its name."""
     made, step = load_format(check_format(name)), "making it"
     try:
         made = made() if isinstance(made, type) else made

@@ -22,7 +22,8 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def _end_others() -> None:
+async def end_others() -> None:
+    """Cancel all other tasks of this loop and wait for them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -53,7 +54,7 @@ class Background:
         if loop is None or thread is None or self._pid != os.getpid():
             return
         with suppress(TimeoutError):  # else whoever waits in run() would wait for ever
-            asyncio.run_coroutine_threadsafe(_end_others(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(end_others(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=10)
         loop.close()

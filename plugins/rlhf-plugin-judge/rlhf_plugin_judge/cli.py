@@ -7,65 +7,48 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import context_of, emit_json, open_registry
 
-@click.command()
-@click.option("--judge", "name", default="anthropic", show_default=True, metavar="NAME", help="Which judge.")
+
+@click.command(context_settings={"show_default": True})
+@click.option("--judge", "name", default="anthropic", metavar="NAME", help="Which judge.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One of its settings. Repeatable.")
 @click.option(
     "--dataset",
     default="pocket/assistant",
-    show_default=True,
     metavar="D",
     help="Pairs with labels: chosen and rejected.",
 )
-@click.option(
-    "--split", type=click.Choice(("heldout", "train")), default="heldout", show_default=True, help="Which of its pairs."
-)
-@click.option("--pairs", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
+@click.option("--split", type=click.Choice(("heldout", "train")), default="heldout", help="Which of its pairs.")
+@click.option("--pairs", "count", type=click.IntRange(1), default=100, help="The first so many.")
 @click.option("--criterion", metavar="TEXT", help="What makes a response better; by default what reward 'judge' asks.")
-@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="For judges that can be seeded."
-)
+@click.option("--max-tokens", type=click.IntRange(1), default=512, help="Longest answer.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="For judges that can be seeded.")
 @click.option("--dry-run", is_flag=True, help="Say how much would be asked and what it can cost; ask nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def agreement(
-    name: str,
-    settings: tuple[str, ...],
-    dataset: str,
-    split: str,
-    count: int,
-    criterion: str | None,
-    max_tokens: int,
-    seed: int,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def agreement(name: str, settings: tuple[str, ...], dataset: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """How far a judge agrees with labelled pairs, each asked in both orders. Exit code 1 if it judged none.
 
     \b
     rlhf judge agreement --dataset pairs.jsonl --pairs 200 --dry-run
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
-    from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import parse_settings
+    from rlhf_plugin_judge.grading import close_judge
     from rlhf_plugin_judge.pairwise import matches_of, pair_agreement, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
     registry = open_registry()
     config = registry.config("judge", name, parse_settings(settings))
-    ctx = context_of(registry, seed=seed, dataset={"name": dataset})
-    pairs = ctx.datasets.pairs(split)[:count]
-    text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
-    asking = Asking(max_tokens=max_tokens, seed=seed)
+    ctx = context_of(registry, seed=options["seed"], dataset={"name": dataset})
+    pairs = ctx.datasets.pairs(options["split"])[: options["count"]]
+    text = options["criterion"] or str(JudgeRewardConfig.model_fields["criterion"].default)
+    asking = Asking(max_tokens=options["max_tokens"], seed=options["seed"])
     if dry_run:
         requests = questions(matches_of(pairs), text, asking)
         most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
         estimate = {"judge": name, "pairs": len(pairs), "questions": len(requests), "most_usd": most_usd}
-        if as_json:
-            emit_json(estimate)
-        else:
-            show_estimate(estimate)
+        emit_json(estimate) if as_json else show_estimate(estimate)
         return
     config.preflight(ctx)
     judge = config.build(ctx)
@@ -74,12 +57,8 @@ def agreement(
             listed()  # nobody there, or a key that is refused, is told before the first question
         result = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
     finally:
-        if callable(close := getattr(judge, "close", None)):
-            close()
-    if as_json:
-        emit_json(result)
-    else:
-        show(result)
+        close_judge(judge)
+    emit_json(result) if as_json else show(result)
     raise SystemExit(0 if result["judged"] else 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.question import Question
     from rlhf_plugin_judge.service import AnthropicJudge
 
-KEY = "ANTHROPIC_API_KEY"
-
 
 class AnthropicConfig(PaidConfig):
     """A model behind the Anthropic API. The key comes from the environment variable ``ANTHROPIC_API_KEY`` only."""
 
     package: ClassVar[str] = "anthropic"
+    address_from: ClassVar[str] = "ANTHROPIC_BASE_URL"
     list_prices: ClassVar[Mapping[str, Price]] = PRICES
 
     name: str = "anthropic"
@@ -44,7 +42,7 @@ class AnthropicConfig(PaidConfig):
 
     @property
     def key_variable(self) -> str:
-        return KEY
+        return "ANTHROPIC_API_KEY"
 
     @property
     def seconds(self) -> float:
@@ -56,11 +54,6 @@ class AnthropicConfig(PaidConfig):
         if self.send_temperature is not None:
             return self.send_temperature
         return any(is_version(self.model, name) for name in TAKE_TEMPERATURE)
-
-    @property
-    def address(self) -> str | None:
-        """Where questions go; None is the service's own address. Another service's answers are kept apart."""
-        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
 
     @property
     def looks_back(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -31,6 +30,7 @@ class OpenAIConfig(PaidConfig):
     """
 
     package: ClassVar[str] = "openai"
+    address_from: ClassVar[str] = "OPENAI_BASE_URL"
 
     name: str = "openai"
     base_url: str | None = None
@@ -49,11 +49,6 @@ class OpenAIConfig(PaidConfig):
     @property
     def key_variable(self) -> str:
         return self.key_from
-
-    @property
-    def address(self) -> str | None:
-        """Where questions go; None is the service's own address."""
-        return self.base_url or os.environ.get("OPENAI_BASE_URL") or None
 
     @property
     def is_private(self) -> bool:

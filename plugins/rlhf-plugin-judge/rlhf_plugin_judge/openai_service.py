@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class OpenAIJudge(PaidService[PaidConfig]):
-    """Asks a model by chat completions."""
-
     client_class = openai.AsyncOpenAI
 
     async def send(self, question: Question) -> Any:

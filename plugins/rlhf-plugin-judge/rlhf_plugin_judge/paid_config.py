@@ -28,6 +28,8 @@ class PaidConfig(ComponentConfig):
 
     package: ClassVar[str] = ""
     """The client library, and the extra that installs it."""
+    address_from: ClassVar[str] = ""
+    """The environment variable with an address."""
     what: ClassVar[str] = "judge"
     instead: ClassVar[str] = "judge 'local'"
     list_prices: ClassVar[Mapping[str, Price]] = {}
@@ -70,7 +72,7 @@ class PaidConfig(ComponentConfig):
     @property
     def address(self) -> str | None:
         """Where questions go; None is the service's own address. Another service's answers are kept apart."""
-        raise NotImplementedError
+        return self.base_url or os.environ.get(self.address_from) or None
 
     def question_of(self, request: JudgeRequest) -> Question:
         raise NotImplementedError

@@ -31,8 +31,6 @@ POINTS = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Two responses to one conversation."""
-
     id: str
     prompt: tuple[Message, ...]
     first: str
@@ -76,19 +74,15 @@ def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[
     system = SYSTEM.format(criterion=criterion)
     requests: list[JudgeRequest] = []
     for match in matches:
-        if match.first != match.second:
-            requests.append(question(match, match.first, match.second, "ab", system, asking))
-            requests.append(question(match, match.second, match.first, "ba", system, asking))
+        orders = (("ab", match.first, match.second), ("ba", match.second, match.first))
+        for order, a, b in orders if match.first != match.second else ():
+            text = fence_untrusted(("response_a", a), ("response_b", b), conversation=match.prompt)
+            requests.append(asking.request(f"{match.id}:{order}", text, system))
     return requests
 
 
 def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
     return [Match(p.id, p.prompt, p.chosen, p.rejected) for p in pairs]
-
-
-def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
-    text = fence_untrusted(("response_a", a), ("response_b", b), conversation=match.prompt)
-    return asking.request(f"{match.id}:{order}", text, system)
 
 
 def better(answer: dict[str, Any]) -> tuple[float, str]:

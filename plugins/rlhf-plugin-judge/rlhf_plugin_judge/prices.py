@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
@@ -45,15 +47,9 @@ class Tokens(NamedTuple):
     cache_read: int = 0
 
 
-PRICES: Mapping[str, Price] = {
-    "claude-haiku-4-5": Price(input=1, output=5, longest=200_000),
-    "claude-sonnet-4-6": Price(input=3, output=15, longest=200_000),
-    "claude-opus-4-6": Price(input=5, output=25, longest=200_000),
-    "claude-haiku-5-5": Price(input=0.1, output=0.5, longest=100_000),
-    "claude-sonnet-5-5": Price(input=2, output=10, longest=200_000),
-    "claude-opus-5-5": Price(input=4, output=20, longest=200_000),
-}
-"""List prices in November 2026; ``judge.prices`` adds models and replaces these."""
+_LISTED = tomllib.loads(Path(__file__).with_name("prices.toml").read_text())
+PRICES: Mapping[str, Price] = {model: Price(**price) for model, price in _LISTED.items()}
+"""List prices; ``judge.prices`` adds models and replaces these."""
 TAKE_TEMPERATURE = ("claude-haiku-4-5", "claude-sonnet-4-5", "claude-sonnet-4-6", "claude-opus-4-5", "claude-opus-4-6")
 """Models, with their dated versions, that take a temperature; later ones refuse it."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class AnthropicJudge(PaidService[Any]):
-    """Asks a model behind the Messages API."""
-
     config: AnthropicConfig
     client_class = anthropic.AsyncAnthropic
 

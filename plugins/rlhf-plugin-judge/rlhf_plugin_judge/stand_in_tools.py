@@ -16,8 +16,6 @@ CHAT_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What the stand-in's model writes."""
-
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
 

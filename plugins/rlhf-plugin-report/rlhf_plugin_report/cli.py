@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.data import write_text
+
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
@@ -22,7 +24,6 @@ def report(runs: tuple[str, ...], output: Path | None, rollouts: int) -> None:
     rlhf report runs/grpo-20260131-142501
     rlhf report runs/a runs/b --output compared.html
     """
-    from rlhf_core.data import write_text
     from rlhf_plugin_report.page import render
     from rlhf_plugin_report.read import read_page
     from rlhf_plugin_report.stored import open_run

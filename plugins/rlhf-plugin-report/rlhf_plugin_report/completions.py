@@ -47,8 +47,6 @@ POINTS = 3000
 
 @dataclass(frozen=True)
 class TraceView:
-    """What the page takes from a trace."""
-
     rollouts: Sequence[Row]
     left_out: str
     """What was thinned out and by which rule, "" if nothing was."""

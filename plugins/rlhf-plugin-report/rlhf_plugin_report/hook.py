@@ -13,8 +13,6 @@ log = logging.getLogger("rlhf.report")
 
 
 class Page:
-    """Writes ``report.html`` into the run."""
-
     @hookimpl
     def rlhf_run_closed(self, event: RunEnd) -> str | None:
         """The line that says where the page is, or why there is none; the run is what it was either way."""

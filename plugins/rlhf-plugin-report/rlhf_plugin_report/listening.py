@@ -19,8 +19,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Side:
-    """One sound of a pair."""
-
     media: Row
     label: str
     """What it is; not shown before the listener has answered."""
@@ -29,8 +27,6 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sounds of one prompt."""
-
     kind: str
     prompt: str
     messages: Sequence[Row]

@@ -17,8 +17,6 @@ READINGS = 8
 
 @dataclass(frozen=True)
 class MonitorStatus:
-    """One signal that is watched, or could be."""
-
     panel: str
     """``Health``, ``Reward hacking`` or ``Other monitors``."""
     name: str

@@ -19,14 +19,11 @@ def plays_of(rows: Sequence[Row]) -> tuple[list[Row], str]:
     versions: dict[str, set[int]] = {}
     for row in plays:
         versions.setdefault(str(row["benchmark"]), set()).add(row["policy_version"])
-    shown = [r for r in plays if r["policy_version"] in _ends(versions[str(r["benchmark"])])]
+    ends = {name: (min(of_name), max(of_name)) for name, of_name in versions.items()}
+    shown = [r for r in plays if r["policy_version"] in ends[str(r["benchmark"])]]
     left = len(plays) - len(shown)
     note = f"{left} plays of benchmarks between their first and latest evaluation are in plays.jsonl alone"
     return [_play(row) for row in shown], note if left else ""
-
-
-def _ends(versions: set[int]) -> tuple[int, int]:
-    return min(versions), max(versions)
 
 
 def _is_complete(row: Row) -> bool:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete
+from rlhf_core.cli import complete, emit_json, table
+from rlhf_core.config import RlhfError, UserError
+from rlhf_core.runs import StoredRun
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -34,9 +36,6 @@ def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | N
     \b
     rlhf runs list --algo grpo --sort reward --reverse
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.config import RlhfError, UserError
-    from rlhf_core.runs import StoredRun
     from rlhf_plugin_report.runs_table import print_runs, sorted_rows
 
     if not root.is_dir() and root != Path("runs"):
@@ -68,9 +67,6 @@ def _matches(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def show(run: str, as_json: bool) -> None:
     """What a run is, how far it came, and its metrics at the first and the last step."""
-    from rlhf_core.cli import emit_json, table
-    from rlhf_core.runs import StoredRun
-
     stored = StoredRun.find(run)
     series = stored.series()
     if as_json:
@@ -106,10 +102,6 @@ def show(run: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""
-    from rlhf_core.cli import emit_json, table
-    from rlhf_core.config import UserError
-    from rlhf_core.runs import StoredRun
-
     if len(names) < 2:
         raise UserError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
     stored_runs = [StoredRun.find(name) for name in names]

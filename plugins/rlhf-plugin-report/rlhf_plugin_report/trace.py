@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli import complete, print_turn
+from rlhf_core.cli import complete, emit_json, print_turn
+from rlhf_core.config import ConfigError, did_you_mean
+from rlhf_core.data import read_jsonl
+from rlhf_core.runs import StoredRun
 
 if TYPE_CHECKING:
     from rlhf_core.runs import StoredRun
@@ -30,9 +33,6 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     \b
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.runs import StoredRun
-
     rows = rows_of(StoredRun.find(run), step)
     warnings = [r for r in rows if r.get("event") == "warning"]
     update = next((r for r in rows if r.get("event") == "update"), {})
@@ -56,9 +56,6 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    from rlhf_core.config import ConfigError
-    from rlhf_core.data import read_jsonl
-
     step_rows: list[Row] = []
     steps: set[int] = set()
     for row in read_jsonl(run.path / "trace.jsonl"):
@@ -73,8 +70,6 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
 
 def pick(prompts: Sequence[Row], name_or_end: str | None) -> Row | None:
     """The prompt or example to show; None where the step has none and none is asked for."""
-    from rlhf_core.config import ConfigError, did_you_mean
-
     if name_or_end is None:
         return prompts[0] if prompts else None
     ids = [str(r.get("prompt_id", r.get("id"))) for r in prompts]

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 
 class Group(NamedTuple):
-    """Charts that stand together."""
-
     rank: int
     title: str
     open: bool = False

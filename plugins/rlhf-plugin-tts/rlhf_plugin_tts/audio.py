@@ -26,8 +26,6 @@ class ClipError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """Mono samples."""
-
     samples: Samples
     """Shape ``[N]``; full scale is -1 to 1."""
     rate: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,21 +14,11 @@ from pydantic import Field, model_validator
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.models import ModelPath
 
-NATURAL = {
-    "bandwidth": (7000.0, 8000.0, 1500.0),
-    "drop_outs": (0.0, 1.0, 10.0),
-    "energy_dynamics": (27.0, 40.0, 8.0),
-    "hnr": (10.0, 25.0, 4.0),
-    "mfcc_stability": (0.13, 0.17, 0.015),
-    "movement": (7.0, 12.0, 1.5),
-    "noise_floor": (-100.0, -34.0, 8.0),
-    "peak_share": (0.0, 1.0, 150.0),
-    "silence_fraction": (0.0, 0.3, 0.2),
-    "speaking_rate": (2.2, 4.8, 0.8),
-    "voiced_fraction": (0.2, 0.85, 0.06),
+NATURAL: Mapping[str, tuple[float, float, float]] = {
+    name: (low, high, scale)
+    for name, (low, high, scale) in tomllib.loads(Path(__file__).with_name("natural.toml").read_text()).items()
 }
-"""Measure -> lowest and highest value of clean read speech, and how far beyond counts 1; docs/speech.md says of which
-speech, and how the scales were chosen."""
+"""Measure -> lowest and highest value of clean read speech, and how far beyond counts 1."""
 FURTHER = ("pitch_variance", "spectral_centroid", "spectral_flatness")
 """Measures that no default range says anything about."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from rlhf_core.hooks import RunStart, StepMetrics, StepRollouts, hookimpl
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
+from rlhf_plugin_report.stored import lines_of
 
 PER_STEP = 8
 MOST_FILES, MOST_BYTES = 400, 40_000_000
@@ -32,7 +33,7 @@ class KeepSounds:
     def rlhf_run_start(self, event: RunStart) -> None:
         """Remember where the run lies, and how far it was thinned."""
         self._run = event.run_dir
-        steps = sorted({row["step"] for row in stored_rows(self._run / "audio") if not row["heldout"]})
+        steps = sorted({row["step"] for row in lines_of(self._run / "audio" / INDEX)[0] if not row["heldout"]})
         self._every = min((b - a for a, b in pairwise(steps)), default=1)
 
     @hookimpl
@@ -95,20 +96,9 @@ def too_much(folder: Path) -> bool:
     return len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES
 
 
-def stored_rows(folder: Path) -> list[dict[str, Any]]:
-    """What :data:`INDEX` holds; a line that a killed process left half written is none."""
-    rows: list[dict[str, Any]] = []
-    for line in (folder / INDEX).read_text().splitlines() if (folder / INDEX).is_file() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
-
-
 def thin(folder: Path, every: int) -> None:
     """Remove the sounds of steps other than 1, 1 + every, ..., and of evaluations between the first and the latest."""
-    rows = stored_rows(folder)
+    rows = lines_of(folder / INDEX)[0]
     heldout = [row["step"] for row in rows if row["heldout"]]
     ends = {min(heldout), max(heldout)} if heldout else set()
     stay = [row for row in rows if (row["step"] in ends if row["heldout"] else (row["step"] - 1) % every == 0)]

@@ -23,8 +23,6 @@ CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PitchTrack:
-    """Pitch of each frame of 10 ms."""
-
     hz_T: Floats
     """Fundamental frequency, 0 where unvoiced."""
     strength_T: Floats
@@ -111,15 +109,19 @@ def _cheapest_path(hz_TK: Floats, strength_TK: Floats, unvoiced_T: Floats) -> np
     jump_TKK = np.abs(octaves_TK[:-1, :, None] - octaves_TK[1:, None, :])
     scale = 0.01 / HOP_SECONDS
     cost_TKK = (np.where(both, JUMP_COST * jump_TKK, 0) + np.where(one, VOICING_COST, 0)) * scale
-    count = len(hz_TK)
-    back_TK = np.zeros(hz_TK.shape, np.int64)
-    total_K, columns = value_TK[0], np.arange(hz_TK.shape[1])
-    for t in range(1, count):
+    return best_path(value_TK, cost_TKK)
+
+
+def best_path(value_TK: npt.NDArray[Any], cost_TKK: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Index of each frame's candidate on the path with the highest sum of values less the costs of its steps."""
+    back_TK = np.zeros(value_TK.shape, np.int64)
+    total_K = value_TK[0]
+    for t in range(1, len(value_TK)):
         reached = total_K[:, None] - cost_TKK[t - 1]
-        back_TK[t] = best = reached.argmax(axis=0)
-        total_K = reached[best, columns] + value_TK[t]
-    path = np.zeros(count, np.int64)
+        back_TK[t] = reached.argmax(axis=0)
+        total_K = reached.max(axis=0) + value_TK[t]
+    path = np.zeros(len(value_TK), np.int64)
     path[-1] = int(total_K.argmax())
-    for t in range(count - 1, 0, -1):
+    for t in range(len(path) - 1, 0, -1):
         path[t - 1] = back_TK[t, path[t]]
     return path

@@ -25,8 +25,6 @@ TRAINED = "trained.safetensors"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedPair:
-    """The vectors of both clips."""
-
     name: str
     vectors_2F: torch.Tensor
     tokens: int = 2
@@ -34,8 +32,6 @@ class EncodedPair:
 
 
 class PairOfClips(torch.nn.Module):
-    """Scores both sides."""
-
     def __init__(self, head: Head) -> None:
         super().__init__()
         self.head = head

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelError, check_finite
 from rlhf_core.rewards import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 from rlhf_plugin_tts.clip_reward import ClipReward, check_clip
 from rlhf_plugin_tts.config import SpeakerSimilarityConfig
+from rlhf_plugin_tts.utmos import load_frozen
 
 RATE = 16000
 
@@ -26,16 +24,8 @@ class SpeakerSimilarity(ClipReward):
 
     def __init__(self, config: SpeakerSimilarityConfig) -> None:
         super().__init__(config.max_seconds)
-        transformers: Any = importlib.import_module("transformers")
-        try:
-            self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.model).eval()
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(
-                f"'{config.model}' is not a speaker model that transformers loads",
-                why=str(error).strip().splitlines()[0],
-                fix="reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
-            ) from error
-        check_finite(self._model.state_dict(), config.model)
+        fix = "reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv"
+        self._model = load_frozen("AutoModelForAudioXVector", config.model, "a speaker model", fix)
         self.reference = config.reference
         self._of_file = lru_cache(256)(self._embed_file)
         if config.reference is not None:

@@ -8,26 +8,27 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import check_output, emit_json
+from rlhf_core.config import ConfigError
 from rlhf_plugin_tts.store import REWARD_OF
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option("--pairs", "file", required=True, metavar="FILE", help="Rows with chosen_audio and rejected_audio.")
 @click.option("--heldout-pairs", metavar="FILE", help="Tested on these. Default: groups of pairs are set aside.")
 @click.option(
     "--heldout-fraction",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.2,
-    show_default=True,
     help="Of the pairs, set aside so that no clip is on both sides.",
 )
 @click.option("--encoder", metavar="MODEL", help="A frozen wav2vec 2.0 in place of acoustic features.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="Where it goes.")
-@click.option("--hidden", type=click.IntRange(0), default=32, show_default=True, help="Hidden units; 0 is linear.")
-@click.option("--epochs", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option("--hidden", type=click.IntRange(0), default=32, help="Hidden units; 0 is linear.")
+@click.option("--epochs", type=click.IntRange(1), default=20)
+@click.option("--batch-size", type=click.IntRange(1), default=16)
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
 @click.option("--random-labels", is_flag=True, help="A control: train on labels drawn by chance.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def train_reward(
@@ -45,8 +46,6 @@ def train_reward(
     rlhf tts train-reward --pairs pairs.jsonl --output taste
     rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
 
     if output.exists() and not (output / "audio_reward.json").is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +25,7 @@ BLOCK = 20 * RATE
 """Longer clips go through the encoder in blocks of 20 s."""
 
 
-class ClipEncoder(Protocol):
-    """Turns a clip into the vector that the head scores."""
-
-    def encode(self, clip: Clip) -> Tensor: ...
-
-
 class FeatureEncoder:
-    """The vector of acoustic features."""
-
     def __init__(self, names: tuple[str, ...] = tuple(FEATURES)) -> None:
         if unknown := sorted(set(names) - set(FEATURES)):
             raise ModelError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(FEATURES))
@@ -61,6 +53,10 @@ class PretrainedEncoder:
         if not len(frames):
             raise ClipError("the clip is shorter than one frame of the encoder")
         return frames.mean(dim=0)
+
+
+ClipEncoder = FeatureEncoder | PretrainedEncoder
+"""Turns a clip into the vector that the head scores."""
 
 
 class Head(nn.Module):

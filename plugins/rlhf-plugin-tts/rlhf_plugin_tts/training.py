@@ -28,8 +28,6 @@ CENTRING = 0.01
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How the head is trained."""
-
     hidden: int = 32
     """Units of its hidden layer; 0 is a linear head."""
     dropout: float = 0.1

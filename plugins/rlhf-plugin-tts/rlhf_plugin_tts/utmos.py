@@ -96,17 +96,19 @@ def read_checkpoint(path: str) -> Mapping[str, Tensor]:
 
 
 def load_encoder(path: str) -> Any:
+    forms = "the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id"
+    return load_frozen("AutoModel", path, "a speech encoder", f"give {forms}")
+
+
+def load_frozen(auto_class: str, path: str, what: str, fix: str) -> Any:
     transformers: Any = importlib.import_module("transformers")
     try:
-        encoder = transformers.AutoModel.from_pretrained(path).eval().requires_grad_(False)
+        model = getattr(transformers, auto_class).from_pretrained(path).eval().requires_grad_(False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"'{path}' is not a speech encoder that transformers loads",
-            why=str(error).strip().splitlines()[0],
-            fix="give the folder of a wav2vec 2.0, HuBERT or WavLM in Hugging Face form, or its hub id",
-        ) from error
-    check_finite(encoder.state_dict(), path)
-    return encoder
+        why = str(error).strip().splitlines()[0]
+        raise ModelError(f"'{path}' is not {what} that transformers loads", why=why, fix=fix) from error
+    check_finite(model.state_dict(), path)
+    return model
 
 
 def _encoder_name(name: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.cli import check_output, chosen_reward, context_of, emit_json, open_registry
+from rlhf_core.config import ConfigError
+from rlhf_core.data import DatasetError, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,18 +35,7 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def validate(
-    file: str,
-    reference: str | None,
-    group: str | None,
-    names: tuple[str, ...],
-    settings: tuple[str, ...],
-    features: bool,
-    keep: float,
-    output: Path | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def validate(file: str, output: Path | None, as_json: bool, **options: Any) -> None:
     """Compare features and rewards with ratings: rank correlation, what to keep, ablation, weights on held-out pairs.
 
     \b
@@ -49,23 +43,21 @@ def validate(
     rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos
     rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.config import ConfigError
-    from rlhf_core.data import DatasetError, write_json
     from rlhf_plugin_tts.rows import read_rated
     from rlhf_plugin_tts.validate_table import print_report
 
-    if not features and not names:
+    features = options["features"]
+    if not features and not options["names"]:
         raise ConfigError("there is nothing to validate", fix="--features, or --reward NAME")
     check_output(output, file)
-    clips = read_rated(file, reference, group)
-    rewards = select(names, settings, file, seed)
+    clips = read_rated(file, options["reference"], options["group"])
+    rewards = select(options["names"], options["settings"], file, options["seed"])
     steps = len(clips) * (len(rewards) + features)
     with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
         columns = measure_columns(clips, rewards, features, bar.update)
     if all(value != value for column in columns.values() for value in column):
         raise DatasetError("nothing could be measured: no clip can be read", where=file, fix="correct 'audio'")
-    report = validated(columns, clips, keep, seed)
+    report = validated(columns, clips, options["keep"], options["seed"])
     if output is not None:
         write_json(output, report)
     if as_json:
@@ -80,9 +72,6 @@ def select(
     names: Sequence[str], settings: Sequence[str], file: str, seed: int
 ) -> dict[str, tuple[ComponentConfig, BuildContext]]:
     """Name -> (Config, context) of each reward; every one is checked before the first is built."""
-    from rlhf_core.cli import chosen_reward, context_of, open_registry
-    from rlhf_core.config import ConfigError
-
     registry = open_registry()
     settings_of: dict[str, list[str]] = {name: [] for name in names}
     for text in settings:
@@ -144,8 +133,6 @@ def measure_columns(
 
 
 def validated(columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, seed: int) -> dict[str, Any]:
-    import math
-
     import numpy as np
 
     from rlhf_core.data import json_values

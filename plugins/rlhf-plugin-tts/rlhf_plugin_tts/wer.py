@@ -6,7 +6,7 @@ import importlib
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +25,13 @@ PUT = re.compile(f"(?<={_CJK}) | (?={_CJK})")
 """Blanks beside them."""
 
 
-class Recogniser(Protocol):
-    """Turns sound into words."""
-
-    def transcribe(self, clip: Clip) -> str: ...
-
-
 class Wer(ClipReward):
     """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``."""
 
     def __init__(self, config: WerConfig) -> None:
         super().__init__(config.max_seconds, scores_silence=True)
         self.cap = config.cap
-        self.recogniser: Recogniser = (
+        self.recogniser: PocketSphinx | Whisper = (
             PocketSphinx() if config.recogniser == "pocketsphinx" else Whisper(str(config.whisper))
         )
 

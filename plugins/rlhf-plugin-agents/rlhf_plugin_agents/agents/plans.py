@@ -10,14 +10,9 @@ from typing import Any
 from rlhf_core.data import Message, Tool
 from rlhf_plugin_agents.agents.react import listed
 from rlhf_plugin_agents.agents.session import Session, Stop, first_value
+from rlhf_plugin_agents.tools.library import PROMPTS
 
-PLAN_RULES = """You plan; others carry the plan out. These tools exist:
-{tools}
-
-Answer with JSON alone:
-{{"steps": [{{"id": 1, "task": "what to find out, understandable without any context", "tool": "search", "after": []}}],
- "synthesis": "how to answer from the results"}}
-A step needs one call. "after" lists the ids of steps whose results it needs."""
+PLAN_RULES = PROMPTS["plan_rules"]
 MAX_STEPS = 200
 
 
@@ -27,8 +22,6 @@ class BadPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan."""
-
     id: str
     task: str
     tool: str

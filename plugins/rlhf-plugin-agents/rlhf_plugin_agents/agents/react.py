@@ -18,19 +18,11 @@ from rlhf_plugin_agents.agents.base import (
     opening,
 )
 from rlhf_plugin_agents.agents.session import Session, Stop, first_value
+from rlhf_plugin_agents.tools.library import PROMPTS
 
 ACTION = "Action:"
 OBSERVATION = "Observation:"
-TEXT_RULES = """You can use these tools:
-{tools}
-
-Write one step at a time:
-Thought: what you think
-Action: {{"name": "TOOL", "arguments": {{...}}}}
-There may be several actions, one below the other. Then stop. You are given the results as
-"Observation: ...". When you know the answer, write:
-Thought: what you think
-Final answer: the answer alone"""
+TEXT_RULES = PROMPTS["text_rules"]
 TEXT_MARK = TEXT_RULES.split("{tools}")[1].split("{")[0]
 _INPUT = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*\n\s*Action Input:\s*")
 

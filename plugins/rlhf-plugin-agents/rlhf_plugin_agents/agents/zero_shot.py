@@ -10,8 +10,6 @@ from rlhf_plugin_agents.agents.session import Session
 
 
 class ZeroShotAgent(Agent):
-    """Answers at once, from what the model knows."""
-
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
         messages = opening(task, system, HONESTY_RULE, ANSWER_RULE)
         session.note(*messages)

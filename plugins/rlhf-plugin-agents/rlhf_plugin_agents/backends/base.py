@@ -15,8 +15,6 @@ CallForm = Literal["native", "text", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request of an agent."""
-
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     """Offered natively; empty where the agent writes calls as text."""

@@ -11,15 +11,13 @@ BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay"
 PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
 
 
-def known_backend(name: str) -> type[BackendConfig]:
+def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
     if name in PAID:
         from rlhf_plugin_agents.backends import paid_config
 
-        return getattr(paid_config, PAID[name])
-    if name not in BACKENDS:
+        kind: type[BackendConfig] = getattr(paid_config, PAID[name])
+    elif name in BACKENDS:
+        kind = BACKENDS[name]
+    else:
         raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join((*BACKENDS, *PAID))}")
-    return BACKENDS[name]
-
-
-def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
-    return known_backend(name).from_settings({**settings, "name": name}, f"backend '{name}'")
+    return kind.from_settings({**settings, "name": name}, f"backend '{name}'")

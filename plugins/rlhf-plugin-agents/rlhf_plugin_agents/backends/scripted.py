@@ -15,16 +15,17 @@ Script = Callable[[ModelRequest], Message]
 class ScriptedBackend:
     """Answers each task by its script, which sees no more than ``context_words`` of a request."""
 
+    name = "scripted"
+
     def __init__(
         self,
         scripts: Mapping[str, Script],
-        name: str = "scripted",
         *,
         takes_tools: bool = True,
         context_words: int | None = None,
         cut: Cut = "refuse",
     ) -> None:
-        self.scripts, self.name, self.takes_tools = scripts, name, takes_tools
+        self.scripts, self.takes_tools = scripts, takes_tools
         self.context_words = context_words
         self.cut: Cut = cut
 

@@ -17,13 +17,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 
-CATEGORIES = {
-    "simple": "simple_python",
-    "multiple": "multiple",
-    "parallel": "parallel",
-    "parallel_multiple": "parallel_multiple",
-    "irrelevance": "irrelevance",
-}
+CATEGORIES = {"simple": "simple_python"} | {n: n for n in ("multiple", "parallel", "parallel_multiple", "irrelevance")}
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """The leaderboard's names of types that JSON schema calls otherwise."""
 RULES = (

@@ -14,7 +14,7 @@ from rlhf_plugin_agents.agents.multi_agent import FACT, NOTES, RESULT, SUBTASK
 from rlhf_plugin_agents.agents.react import call_in_text
 from rlhf_plugin_agents.backends.base import ModelRequest
 from rlhf_plugin_agents.scorers import exact_match, sequence_match
-from rlhf_plugin_agents.suites.scripts import Script
+from rlhf_plugin_agents.suites.scripts import Script, call_message, said
 from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.library import Documents
@@ -87,33 +87,33 @@ class ChainReader:
         text = "\n".join(message_text(m) for m in request.messages)
         match request.role:
             case "planner":
-                return _said(_plan(text))
+                return said(_plan(text))
             case "executor":
                 return self._executed(text, request)
             case "extractor":
-                return _said(self._fact(text))
+                return said(self._fact(text))
             case "summarizer":
                 notes, _, fact = text[text.rfind(NOTES) + len(NOTES) :].partition(FACT)
-                return _said(f"{notes.strip()} {fact.strip()}" if NOTES in text else LOST)
+                return said(f"{notes.strip()} {fact.strip()}" if NOTES in text else LOST)
             case "synthesizer":
-                return _said(_answer(text))
+                return said(_answer(text))
             case _:
                 return self._next(text, request)
 
     def _executed(self, text: str, request: ModelRequest) -> Message:
         step, twins = STEP.search(text), TWIN.findall(text)
         if step is None:
-            return _said(LOST)
+            return said(LOST)
         town = step[1] or (twins[-1] if twins else None)
-        return _called(town, request) if town else _said("I do not know the town.")
+        return _called(town, request) if town else said("I do not know the town.")
 
     def _next(self, text: str, request: ModelRequest) -> Message:
         """Of an agent with one conversation: the next document, or the answer."""
         task, twins = TASK.search(text), TWIN.findall(text)
         if task is None or request.form == "none":
-            return _said(f"{FINAL} unknown")
+            return said(f"{FINAL} unknown")
         if len(twins) >= int(task[2]):
-            return _said(_answer(text))
+            return said(_answer(text))
         return _called(twins[-1] if twins else task[1], request)
 
     def _fact(self, text: str) -> str:
@@ -147,12 +147,7 @@ def _answer(text: str) -> str:
 
 def _called(town: str, request: ModelRequest) -> Message:
     if request.form == "text":
-        return _said(call_in_text("documents", {"title": town}, "the next town"))
-    function = {"name": "documents", "arguments": {"title": town}}
+        return said(call_in_text("documents", {"title": town}, "the next town"))
+    call = {"name": "documents", "arguments": {"title": town}}
     number = sum(m["role"] == "tool" for m in request.messages)
-    call = {"id": f"call{number:05d}", "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def _said(text: str) -> Message:
-    return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": "", "tool_calls": [call_message(call, number)]}

@@ -12,26 +12,15 @@ from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
 from rlhf_plugin_agents.tools.config import PythonExecConfig
-from rlhf_plugin_agents.tools.library import DATA
-from rlhf_plugin_agents.tools.python import programs
+from rlhf_plugin_agents.tools.library import DATA, PROMPTS
+from rlhf_plugin_agents.tools.python import PythonExec, programs
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 from rlhf_plugin_code.config import SandboxSettings
 
 TIERS = ("easy", "medium", "hard")
 SHOWN = 2
 """Asserts that the task shows; the others are seen by nobody."""
-QUESTION = """The function `{function}` has a fault. {about}
-
-```python
-{buggy}
-```
-
-Among others it must hold:
-```python
-{shown}
-```
-
-Repair it. Write a line '{fixed}' and then the whole function in one ```python block."""
+QUESTION = PROMPTS["code_debug"]
 
 
 def code_rows() -> list[Mapping[str, Any]]:
@@ -51,8 +40,6 @@ def _task(row: Mapping[str, Any], tool: PythonExecConfig) -> AgentTask:
     check = {"name": RUN, "arguments": {"code": f"{row['fixed']}\n{shown}\nprint('ok')"}}
 
     def open_session(seed: int) -> TaskSession:
-        from rlhf_plugin_agents.tools.python import PythonExec
-
         interpreter = PythonExec(tool.sandbox, stateful=tool.stateful)
         return TaskSession(ToolBox([tool.spec()], lambda name, arguments: interpreter.call(**arguments)))
 

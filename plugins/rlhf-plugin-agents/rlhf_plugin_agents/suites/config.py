@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -75,7 +75,8 @@ class AgentSuiteConfig(ComponentConfig):
             raise ConfigError(f"suite '{self.name}': no task is left", fix="choose other categories or levels")
         if self.max_per_category is None:
             return chosen
-        return [t for c in dict.fromkeys(t.category for t in chosen) for t in _first(chosen, c, self.max_per_category)]
+        by_category = ([t for t in chosen if t.category == c] for c in dict.fromkeys(t.category for t in chosen))
+        return [t for tasks in by_category for t in tasks[: self.max_per_category]]
 
     def check(self, ctx: BuildContext) -> str:
         """Refuse what can only fail beside the agent's backend; return what a user should know, or ""."""
@@ -90,23 +91,15 @@ class AgentSuiteConfig(ComponentConfig):
 
     def agent_config(self, name: str | None = None) -> AgentConfig:
         name = name or self.agent
-        fields = AGENTS[name].model_fields if name in AGENTS else {}
+        if name not in AGENTS:
+            raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
+        fields = AGENTS[name].model_fields
         least = {k: max(n, fields[k].default) for k, n in self.least.items() if k in fields}
-        return agent_of(name, {**least, **self.agent_settings})
+        return AGENTS[name].from_settings({**least, **self.agent_settings, "name": name}, f"agent '{name}'")
 
     def preflight(self, ctx: BuildContext) -> None:
         self.agent_config()
         self.tasks(ctx)
-
-
-def _first(tasks: Sequence[AgentTask], category: str, count: int) -> list[AgentTask]:
-    return [t for t in tasks if t.category == category][:count]
-
-
-def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
-    if name not in AGENTS:
-        raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
-    return AGENTS[name].from_settings({**settings, "name": name}, f"agent '{name}'")
 
 
 class AgentBenchMini(AgentSuiteConfig):

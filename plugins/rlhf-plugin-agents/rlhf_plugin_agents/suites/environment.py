@@ -111,12 +111,8 @@ class SuiteSource:
             tasks = [t for t in self.tasks if t.category == category]
             train_count = len(tasks) - round(len(tasks) * self.held_out)
             chosen += tasks[:train_count] if split == "train" else tasks[train_count:]
-        return [{"id": t.id, "messages": _messages(t), "category": t.category} for t in chosen]
-
-
-def _messages(task: AgentTask) -> list[dict[str, Any]]:
-    system = [{"role": "system", "content": task.system}] if task.system else []
-    return [*system, *(dict(m) for m in task.messages)]
+        rules = {t.id: [{"role": "system", "content": t.system}] if t.system else [] for t in chosen}
+        return [{"id": t.id, "messages": [*rules[t.id], *t.messages], "category": t.category} for t in chosen]
 
 
 class SuiteEnvironment:

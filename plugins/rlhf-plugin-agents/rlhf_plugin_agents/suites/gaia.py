@@ -17,7 +17,7 @@ from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.tools.attachments import Attachments
 from rlhf_plugin_agents.tools.box import Answer, ToolBox
 from rlhf_plugin_agents.tools.config import DocumentsConfig, FilesConfig, SearchConfig
-from rlhf_plugin_agents.tools.library import DATA
+from rlhf_plugin_agents.tools.library import DATA, PROMPTS
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 from rlhf_plugin_episodes.config import ToolConfig
 
@@ -26,14 +26,7 @@ SUBFOLDERS = ("", "2023/validation", "validation")
 """Where the metadata may lie below a folder."""
 LEVELS = (1, 2, 3)
 NEEDED = ("task_id", "Question", "Level", "Final answer")
-PROMPT = """You are a general AI assistant. I will ask you a question. Report your thoughts, and finish your answer with
-the following template: FINAL ANSWER: [YOUR FINAL ANSWER]. YOUR FINAL ANSWER should be a number OR as few words as
-possible OR a comma separated list of numbers and/or strings. If you are asked for a number, don't use comma to write
-your number neither use units such as $ or percent sign unless specified otherwise. If you are asked for a string, don't
-use articles, neither abbreviations (e.g. for cities), and write the digits in plain text unless specified otherwise. If
-you are asked for a comma separated list, apply the above rules depending of whether the element to be put in the list
-is a number or a string.""".replace("\n", " ")
-"""The published prompt (Mialon et al. 2023, figure 2)."""
+PROMPT = PROMPTS["gaia"]
 
 
 def mini_tasks(ctx: BuildContext) -> list[AgentTask]:

@@ -172,15 +172,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(RetailStore, name) 
 RetailStore.functions = FUNCTIONS
 
 
-def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:
-    return {
-        "address1": address1,
-        "address2": address2,
-        "city": city,
-        "state": state,
-        "country": country,
-        "zip": zip,
-    }
+def _address(*values: str) -> dict[str, str]:
+    return dict(zip(("address1", "address2", "city", "state", "country", "zip"), values))
 
 
 def _payment(kind: str, amount: float, method: str) -> dict[str, Any]:

@@ -28,21 +28,25 @@ class Script:
 
     def __call__(self, request: ModelRequest) -> Message:
         if request.role == "planner":
-            return _said(self._plan(request))
+            return said(self._plan(request))
         if request.role == "extractor":
-            return _said(str(request.messages[-1]["content"]).partition(RESULT)[2].strip())
+            return said(str(request.messages[-1]["content"]).partition(RESULT)[2].strip())
         if request.role == "summarizer":
-            return _said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
+            return said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
         done = _calls_so_far(request) if request.role != "executor" else _subtask(request) - 1
         question_asked = any(m["role"] == "assistant" and m.get("content") == self.question for m in request.messages)
         if self.question and not question_asked and request.role == "agent" and done >= len(self.calls):
-            return _said(self.question)
+            return said(self.question)
         if request.form == "none" or done >= len(self.calls) or request.role == "synthesizer":
-            return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
+            return said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
         todo = self.calls[done:] if self.together else self.calls[done : done + 1]
         if request.form == "text":
-            return _said("\n".join(call_in_text(c["name"], c["arguments"], "one step further") for c in todo))
-        return {"role": "assistant", "content": "", "tool_calls": [_call(c, done + i) for i, c in enumerate(todo)]}
+            return said("\n".join(call_in_text(c["name"], c["arguments"], "one step further") for c in todo))
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call_message(c, done + i) for i, c in enumerate(todo)],
+        }
 
     def _plan(self, request: ModelRequest) -> str:
         steps = [
@@ -65,10 +69,10 @@ def _calls_so_far(request: ModelRequest) -> int:
     return sum(m["role"] == "tool" for m in request.messages)
 
 
-def _said(text: str) -> Message:
+def said(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _call(call: Call, number: int) -> dict[str, Any]:
+def call_message(call: Call, number: int) -> dict[str, Any]:
     function = {"name": call["name"], "arguments": dict(call["arguments"])}
     return {"id": f"call{number:05d}", "type": "function", "function": function}

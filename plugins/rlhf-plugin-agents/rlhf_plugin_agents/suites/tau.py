@@ -16,7 +16,7 @@ from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, TaskSession, Verdict
 from rlhf_plugin_agents.suites.tau_files import STORES, domain_digest, open_store, read
 from rlhf_plugin_agents.suites.tau_store import TRANSFER, Store
-from rlhf_plugin_agents.suites.tau_user import ModelUsers
+from rlhf_plugin_agents.suites.tau_user import ModelUser, ModelUsers
 from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 
@@ -54,7 +54,7 @@ def task_of(
         box = ToolBox(specs, ending(store), strict=False)
         if users is None:
             return TaskSession(box, scripted_user(), store)
-        user = users.user(row["instruction"], name, seed)
+        user = ModelUser(users, row["instruction"], name, seed)
         return TaskSession(box, user, store, user.first)
 
     judged_by = [row["actions"], row["outputs"], domain_digest(folder, domain)]

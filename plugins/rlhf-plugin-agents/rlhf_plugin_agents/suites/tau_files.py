@@ -86,7 +86,8 @@ def _of_checkout(checkout: Path, name: str) -> Any:
         return (checkout / name).read_text(encoding="utf-8")
     if name == "tools.json":
         return _specs(checkout / "tools")
-    return _tasks(checkout / f"{name.removesuffix('.json')}.py")
+    tasks = _assigned(checkout / f"{name.removesuffix('.json')}.py", "TASKS")
+    return [{"outputs": [], **_value(node)} for node in tasks.elts]
 
 
 def _specs(folder: Path) -> list[Any]:
@@ -100,11 +101,6 @@ def _specs(folder: Path) -> list[Any]:
                     literals[tool.name] = ast.literal_eval(result.value or ast.Constant(None))
     listed = _assigned(folder / "__init__.py", "ALL_TOOLS")
     return [literals[name.id] for name in listed.elts if isinstance(name, ast.Name)]
-
-
-def _tasks(file: Path) -> list[Any]:
-    rows = [_value(node) for node in _assigned(file, "TASKS").elts]
-    return [{"outputs": [], **row} for row in rows]
 
 
 def _assigned(file: Path, prefix: str) -> ast.List:

@@ -6,17 +6,11 @@ import ast
 import copy
 import hashlib
 import json
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
+from rlhf_plugin_episodes.calculator import OPERATORS
+
 TRANSFER = "transfer_to_human_agents"
 """After it the conversation is over, in both domains."""
 

@@ -14,21 +14,11 @@ from rlhf_core.data import Message, message_text
 from rlhf_core.rollouts import request_seed
 from rlhf_plugin_agents.backends.base import Backend, BackendFault, ContextFull, ModelRequest
 from rlhf_plugin_agents.backends.config import BackendConfig
+from rlhf_plugin_agents.tools.library import PROMPTS
 
 STOP = "###STOP###"
 GREETING = "Hi! How can I help you today?"
-RULES = """You are a user interacting with an agent.
-
-Instruction: {instruction}
-
-Rules:
-- Just generate one line at a time to simulate the user's message.
-- Do not give away all the instruction at once. Only provide the information that is necessary for the current step.
-- Do not hallucinate information that is not provided in the instruction. For example, if the agent asks for the order id but it is not mentioned in the instruction, do not make up an order id, just say you do not remember or have it.
-- If the instruction goal is satisified, generate '###STOP###' as a standalone message without anything else to end the conversation.
-- Do not repeat the exact instruction in the conversation. Instead, use your own words to convey the same information.
-- Try to make the conversation as natural as possible, and stick to the personalities in the instruction."""  # noqa: E501
-"""The published words (sierra-research/tau-bench 59a200c, MIT), misspelling included: figures depend on them."""
+RULES = PROMPTS["tau_user"]
 
 
 class ModelUserConfig(Config):
@@ -81,9 +71,6 @@ class ModelUsers:
 
     def interrupt(self) -> None:
         getattr(self._backend, "interrupt", lambda: None)()
-
-    def user(self, instruction: str, task: str, seed: int) -> ModelUser:
-        return ModelUser(self, instruction, task, seed)
 
 
 class ModelUser:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, ConfigError
+from rlhf_plugin_agents.tools.library import DATA, Documents, Files, Search, load_corpus
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_episodes.config import ToolConfig
 
@@ -28,8 +29,6 @@ class SearchConfig(ToolConfig):
         _corpus(self.corpus)
 
     def build(self, ctx: BuildContext) -> Any:
-        from rlhf_plugin_agents.tools.library import Search
-
         return Search(_corpus(self.corpus), self.results)
 
 
@@ -46,8 +45,6 @@ class DocumentsConfig(ToolConfig):
         _corpus(self.corpus)
 
     def build(self, ctx: BuildContext) -> Any:
-        from rlhf_plugin_agents.tools.library import Documents
-
         return Documents(_corpus(self.corpus))
 
 
@@ -64,13 +61,9 @@ class FilesConfig(ToolConfig):
         self._files_folder()
 
     def build(self, ctx: BuildContext) -> Any:
-        from rlhf_plugin_agents.tools.library import Files
-
         return Files(self._files_folder())
 
     def _files_folder(self) -> Path:
-        from rlhf_plugin_agents.tools.library import DATA
-
         folder = DATA / "files" if self.folder is None else Path(self.folder).expanduser()
         if not folder.is_dir():
             raise ConfigError(f"tool 'files': there is no folder '{folder}'", fix="set folder to one that exists")
@@ -105,6 +98,4 @@ class PythonExecConfig(ToolConfig):
 
 
 def _corpus(path: str | None) -> dict[str, str]:
-    from rlhf_plugin_agents.tools.library import DATA, load_corpus
-
     return load_corpus(DATA / "corpus.jsonl" if path is None else Path(path).expanduser())

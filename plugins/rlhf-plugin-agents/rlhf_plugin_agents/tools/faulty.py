@@ -90,8 +90,6 @@ class FaultyCalls:
 
 
 class FaultyTool:
-    """Any tool, with faults."""
-
     def __init__(self, name: str, tool: Any, faults: Faults) -> None:
         self.name, self.tool, self.calls = name, tool, FaultyCalls(faults)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from rlhf_core.data import DatasetError
 from rlhf_core.rollouts import ToolError
 
 DATA = Path(__file__).parents[1] / "data"
+PROMPTS: Mapping[str, str] = tomllib.loads((DATA / "prompts.toml").read_text(encoding="utf-8"))
+"""What models are told."""
 SNIPPET = 300
 """Characters of a result of the search; documents gives the whole text."""
 STOP = """a an and are at by did do does for from had has have how in is it its of on or that the their they this to was

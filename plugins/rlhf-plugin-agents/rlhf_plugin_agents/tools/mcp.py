@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.config import ConfigError, foreign_code
 from rlhf_core.data import Tool
 from rlhf_core.rollouts import ToolError
+from rlhf_plugin_judge.background import end_others
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.tools.mcp_config import McpServer
@@ -147,17 +148,9 @@ class McpConnection:
         with suppress(Exception, CancelledError):
             self._serving.result(LEAVE_S if self._client is not None else 0)
         with suppress(Exception, CancelledError):  # a task that is cancelled ends the server's process
-            asyncio.run_coroutine_threadsafe(_cancelled(self._loop), self._loop).result(LEAVE_S)
+            asyncio.run_coroutine_threadsafe(end_others(), self._loop).result(LEAVE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LEAVE_S)
-
-
-async def _cancelled(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel all other tasks of a loop and wait for them."""
-    others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def pin_of(tools: Sequence[Tool]) -> str:

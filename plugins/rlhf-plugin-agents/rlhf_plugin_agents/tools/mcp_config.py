@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, Config, ConfigError
 from rlhf_core.data import Tool
-from rlhf_core.rollouts import ToolError
+from rlhf_core.rollouts import ToolError, ToolResult, TurnStatus
 from rlhf_plugin_episodes.config import EnvironmentConfig, ToolConfig
 
 log = logging.getLogger("rlhf.agents")
@@ -178,8 +178,6 @@ class ServerTools:
         """Nothing is kept here; what the server keeps is its own."""
 
     def step(self, calls: Sequence[Any]) -> list[Any]:
-        from rlhf_core.rollouts import ToolResult, TurnStatus
-
         results: list[Any] = []
         for call in calls:
             try:

@@ -9,6 +9,7 @@ from functools import cache
 from threading import Lock
 
 from rlhf_core.rollouts import ToolError
+from rlhf_plugin_agents.tools.library import DATA
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_code.sandbox import Ended, TestReport
 
@@ -16,32 +17,7 @@ START_S = 0.5
 """Of Python itself, and of measuring; no cell's."""
 MAX_PART = 3500
 """Characters of standard output, and of standard error, that an agent reads: of the end, where the traceback is."""
-CELLS = """
-import contextlib, io, linecache, sys, time, traceback
-began = time.monotonic()
-scope = {"__name__": "__main__"}
-cells = CELL_TEXTS
-def run(number, text):
-    name = f"cell {number}"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), scope)
-for number, text in enumerate(cells[:-1], start=1):
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            run(number, text)
-        except BaseException:
-            pass
-sys.stdout.write(MARK + str(time.monotonic() - began) + END)
-sys.stdout.flush()
-try:
-    run(len(cells), cells[-1])
-except SystemExit:
-    raise
-except BaseException as error:
-    inner = error.__traceback__.tb_next.tb_next if error.__traceback__.tb_next else None
-    traceback.print_exception(type(error), error, inner)
-    sys.exit(1)
-"""
+CELLS = (DATA / "cells.txt").read_text(encoding="utf-8")
 """Makes the state of earlier cells again, in silence, and runs the last one."""
 MARK, END = "\x00cell\x00", "\x00"
 """Stand before what the last cell prints, with the seconds that the earlier ones took between them; without them, an

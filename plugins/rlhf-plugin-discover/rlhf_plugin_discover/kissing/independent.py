@@ -31,8 +31,6 @@ class Pool:
 
 
 class IndependentSet:
-    """The state of the search."""
-
     def __init__(self, neighbours: Sequence[Sequence[int]], seed: int) -> None:
         self.neighbours = neighbours
         self.rng = random.Random(seed)

@@ -56,8 +56,6 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question and the plan that answers it."""
-
     text: str
     plan: tuple[Call, ...]
     answer: str

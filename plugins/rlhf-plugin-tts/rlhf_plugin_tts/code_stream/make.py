@@ -15,6 +15,7 @@ from rlhf_core.models import ModelError
 from rlhf_plugin_tts.code_stream.modality import MODALITY_FILE
 from rlhf_plugin_tts.code_stream.stream import MARKS
 from rlhf_plugin_tts.codec_voice.codec import Codec, fetch, link_folder
+from rlhf_plugin_tts.pocket_voice.folder import whole_tokens
 
 OTHERS = (
     *("generation_config.json", "preprocessor_config.json", "processor_config.json", "special_tokens_map.json"),
@@ -102,12 +103,6 @@ def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
 
 def stream_tokenizer(codes: int) -> Any:
     """Names of the codes and marks of the stream; texts have tokenizers of their own."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     names = [*(f"c{n}" for n in range(codes + 1)), *MARKS]
-    words = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, MARKS[-1]))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, eos_token=MARKS[0], pad_token=MARKS[-1], clean_up_tokenization_spaces=False
-    )
+    vocabulary = {name: n for n, name in enumerate(names)}
+    return whole_tokens(vocabulary, MARKS[-1], eos_token=MARKS[0], pad_token=MARKS[-1])

@@ -17,8 +17,6 @@ SILENCE = 0.04
 
 
 class CodecClips:
-    """Sounds of completions."""
-
     def __init__(self, codec: Codec, codes: str) -> None:
         self.codec, self.files = codec, SoundFiles()
         self._digest = hashlib.sha256(f"{codec.digest} {codes}".encode()).hexdigest()[:16]

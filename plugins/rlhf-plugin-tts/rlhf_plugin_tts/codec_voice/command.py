@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import emit_json
+from rlhf_core.config import ConfigError
+
 LIKE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("like.toml").read_text())
 """Settings of known families; ``rlhf tts voice --like``."""
 
@@ -41,8 +44,6 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
     rlhf tts voice --model nari-labs/Dia-1.6B-0626 --codec descript/dac_44khz --like dia --output dia
     rlhf tts voice --model lm --codec dac --token '<a{}>' --prompt 'say: {text}<speak>' --output my-voice
     """
-    from rlhf_core.cli import emit_json
-
     make = _codec_voice if like not in STREAMS else _stream
     result = make(model, codec, output, like, end, flags)
     if as_json:
@@ -55,7 +56,6 @@ def voice(model: str, codec: str, output: Path, like: str | None, end: str | Non
 def _codec_voice(
     model: str, codec: str, output: Path, like: str | None, end: str | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
-    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.codec_voice.make import make_voice
 
     if wrong := next((n for n in ("learn", "description_tokenizer") if flags.pop(n)), None):
@@ -75,7 +75,6 @@ def _codec_voice(
 def _stream(
     model: str, codec: str, output: Path, like: str | None, end: str | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
-    from rlhf_core.config import ConfigError
     from rlhf_plugin_tts.code_stream.make import make_stream_voice
 
     refused = {**flags, "end": end, "codebooks": None if flags["codebooks"] == 1 else flags["codebooks"]}

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from rlhf_core.cli import check_output
+from rlhf_core.config import ConfigError
+
 PORT = 8421
 
 
@@ -38,8 +41,6 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     rlhf tts listen runs/grpo runs/dpo --listener anna
     rlhf tts listen --pairs pairs.jsonl
     """
-    from rlhf_core.cli import check_output
-    from rlhf_core.config import ConfigError
     from rlhf_plugin_dashboard.serve import serve_site
     from rlhf_plugin_tts.listening.answers import PAIRS, Answers
     from rlhf_plugin_tts.listening.site import ListeningSite

@@ -18,8 +18,6 @@ from rlhf_plugin_tts.rows import digest, read_audio_pairs
 
 @dataclass(frozen=True)
 class Clip:
-    """One side of a trial."""
-
     file: Path
     label: str
     """What it is; shown when all is answered."""
@@ -28,8 +26,6 @@ class Clip:
 
 @dataclass(frozen=True)
 class Trial:
-    """Two clips of one prompt."""
-
     kind: str
     prompt: Any
     """A text or messages."""

@@ -26,8 +26,6 @@ def rotate(x_BAMD: Tensor, angles_BMD: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections of one attention."""
-
     def __init__(self, config: Any, key_heads: int) -> None:
         super().__init__()
         width, self.heads, self.key_heads = config.hidden_size, config.num_attention_heads, key_heads
@@ -110,8 +108,6 @@ class Positions(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings of the codebooks, and the layers."""
-
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_plugin_tts.pitch import best_path
+
 RATE = 16_000
 """Hz."""
 HOP = 160
@@ -55,28 +57,13 @@ def fundamental(wave: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
     score = np.take_along_axis(strength, best, 1)
     pitch = np.log(RATE / (best + shortest + 1))
     score = score - 0.02 * (np.log(HIGHEST) - pitch)
-    path = _smoothest(pitch, score)
+    path = best_path(score, np.abs(pitch[:-1, :, None] - pitch[1:, None, :]))  # a jump costs its size in octaves
     chosen = pitch[np.arange(len(path)), path]
     periodic = np.take_along_axis(score, path[:, None], 1)[:, 0]
     loud = 10 * np.log10(energy[:, 0] / energy.max()) > -45
     voiced = (periodic > 0.55) & loud
     voiced = _without_short(voiced)
     return np.exp(chosen), voiced
-
-
-def _smoothest(pitch_TK: Floats, score_TK: Floats) -> npt.NDArray[np.int64]:
-    """Viterbi: a jump of the pitch costs its size in octaves."""
-    count, width = pitch_TK.shape
-    total, back = score_TK[0].copy(), np.zeros((count, width), np.int64)
-    for t in range(1, count):
-        reached = total[:, None] - 1.0 * np.abs(pitch_TK[t - 1][:, None] - pitch_TK[t][None, :])
-        back[t] = reached.argmax(0)
-        total = reached.max(0) + score_TK[t]
-    path = np.zeros(count, np.int64)
-    path[-1] = int(total.argmax())
-    for t in range(count - 1, 0, -1):
-        path[t - 1] = back[t, path[t]]
-    return path
 
 
 def _without_short(voiced: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

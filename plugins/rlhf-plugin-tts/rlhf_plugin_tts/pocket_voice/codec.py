@@ -31,8 +31,6 @@ class Frames:
 
 
 class PocketCodec:
-    """Encodes and decodes with one codebook."""
-
     def __init__(self, codebook: Floats) -> None:
         self.codebook = np.asarray(codebook, np.float64)
 

@@ -42,7 +42,8 @@ def write_voice(folder: Path, model: Any, codec: PocketCodec, facts: Mapping[str
     """Model, tokenizer, codec and ``modality.json``; and ``BUILD.json`` with the facts of how it was made."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    make_tokenizer(len(codec.codebook)).save_pretrained(folder)
+    names = {"pad_token": PAD, "eos_token": EOS, "unk_token": UNKNOWN, "model_max_length": CONTEXT}
+    whole_tokens(vocabulary(len(codec.codebook)), UNKNOWN, **names).save_pretrained(folder)
     codec.save(folder)
     (folder / MODALITY_FILE).write_text(json.dumps({"modality": NAME}) + "\n")
     if facts:
@@ -59,18 +60,11 @@ def vocabulary(spectrum_codes: int) -> dict[str, int]:
     return {name: i for i, name in enumerate(names)}
 
 
-def make_tokenizer(spectrum_codes: int) -> Any:
+def whole_tokens(vocabulary: Mapping[str, int], unknown: str, **settings: Any) -> Any:
     """A transformers tokenizer of whole tokens; ``decode`` writes them with blanks, ``encode`` reads that again."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel(vocabulary(spectrum_codes), UNKNOWN))
+    words = Tokenizer(models.WordLevel(dict(vocabulary), unknown))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        pad_token=PAD,
-        eos_token=EOS,
-        unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, clean_up_tokenization_spaces=False, **settings)

@@ -10,30 +10,26 @@ import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rlhf_core.data import DatasetError
 from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 log = logging.getLogger("rlhf.tts")
 
-PHONES = tuple(
-    str.split(
-        "aa ae ah ao aw ax ay b ch d dh eh er ey f g hh ih iy jh k l m n ng ow oy p pau r s sh t th uh uw v w y z zh"
-    )
-)
 WORD_END, COMMA, FULL_STOP, QUESTION = "_", ",", ".", "?"
 STYLES = ("slow", "fast", "low", "high", "flat", "lively", "clear", "rough", "plain")
 """What a description may ask for; ``plain`` leaves everything open."""
-_TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-LIKE, _RULES = _TABLES["like"], _TABLES["rules"]
+_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+PHONES: tuple[str, ...] = tuple(_TABLES["phones"].split())
+LIKE: Mapping[str, str] = _TABLES["like"]
+_RULES: Mapping[str, str] = _TABLES["rules"]
 SAID = ",;:.!?'\"()-"
 """Signs that are pauses, join words, or need no sound."""
 MOST_PHONES = 120
 """About ten seconds of speech."""
 _STYLE_OF = {word: style for style, words in LIKE.items() for word in words.split()}
-_QUOTES = str.maketrans(
-    {"’": "'", "‘": "'", "“": " ", "”": " ", "—": ", ", "–": ", ", "…": ". ", "&": " and ", "@": " at "}
-)
+_QUOTES = str.maketrans(_TABLES["quotes"])
 
 
 def words_of(text: str, where: str = "text") -> list[str]:

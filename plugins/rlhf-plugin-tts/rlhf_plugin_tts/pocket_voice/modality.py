@@ -35,8 +35,6 @@ def weights_path() -> Path:
 
 
 class PocketVoice:
-    """The modality of a pocket-voice folder."""
-
     def __init__(self, folder: Path, tokenizer: Any) -> None:
         self.folder, self.codec = folder, PocketCodec.load(folder)
         vocabulary: Mapping[str, int] = tokenizer.get_vocab()

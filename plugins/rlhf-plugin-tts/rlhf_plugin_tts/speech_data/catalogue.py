@@ -1,4 +1,4 @@
-"""Sentences to be spoken (``sentences.json``), and six descriptions of a voice."""
+"""Sentences to be spoken and six descriptions of a voice, by ``sentences.json``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,7 @@ UNSEEN: tuple[str, ...] = tuple(_TEXTS["unseen"])
 VALIDATION: tuple[str, ...] = tuple(_TEXTS["validation"])
 """Twenty others, which a training run evaluates on, and settings are chosen by."""
 
-DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "clear": "a clear voice",
-        "lively": "a clear, lively voice",
-        "calm": "a clear, calm voice",
-        "flat": "a flat, monotonous voice",
-        "rough": "a rough, noisy voice",
-        "hurried": "a rough, hurried voice",
-    }
-)
+DESCRIPTIONS: Mapping[str, str] = MappingProxyType(_TEXTS["descriptions"])
 """Name -> what the system turn says."""
 
 CONTRASTS = (("lively", "flat"), ("clear", "rough"), ("calm", "hurried"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.cli import chosen_reward, context_of, emit_json, open_registry
+from rlhf_core.config import ConfigError, RlhfError
 
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
@@ -14,25 +18,22 @@ if TYPE_CHECKING:
     from rlhf_plugin_tts.speech_data.pairs import Unit
 
 
-@click.command()
-@click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy that speaks.")
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket-voice", metavar="M", help="Speech policy that speaks.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The pairs.")
 @click.option(
     "--by",
     type=click.Choice(["description", "samples"]),
     default="description",
-    show_default=True,
     help="A better against a worse description, or the best against the worst of several samples.",
 )
 @click.option("--reward", "name", metavar="NAME", help="Reward that ranks samples, for example acoustic_proxy.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
-@click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Samples of each prompt.")
+@click.option("--n", type=click.IntRange(2), default=4, help="Samples of each prompt.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N sentences of 30.")
-@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True, help="Of a clip.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same clips."
-)
+@click.option("--max-tokens", type=click.IntRange(8), default=480, help="Of a clip.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="The same seed, the same clips.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def pairs(output: Path, as_json: bool, **options: Any) -> None:
     """Make preference pairs of clips: thirty sentences in six categories and six descriptions of a voice.
@@ -45,9 +46,6 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
     rlhf tts pairs --model runs/voice --output pairs.jsonl
     rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.config import RlhfError
-
     result = make(output, options)
     if as_json:
         emit_json(result)
@@ -62,13 +60,9 @@ def pairs(output: Path, as_json: bool, **options: Any) -> None:
 
 
 def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
-    import contextlib
-
-    from rlhf_core.cli import chosen_reward, context_of, load_sampler, open_registry
-    from rlhf_core.config import ConfigError
-    from rlhf_core.models import Formatter, ModelConfig, ModelError, model_paths, weights_digest
+    from rlhf_core.models import model_paths, weights_digest
     from rlhf_core.rewards import score_samples
-    from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_tts.speech_data.compare import open_voice
     from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
     from rlhf_plugin_tts.speech_data.progress import Progress
 
@@ -84,13 +78,10 @@ def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
     models = (options["model"], *(model_paths(chosen.model_dump()) if chosen is not None else ()))
     weights = {model: weights_digest(model) for model in models}
     progress = Progress(output, {**options, "settings": list(options["settings"]), "weights": weights})
-    sampler = load_sampler(registry, ModelConfig(path=options["model"]))
-    if Formatter(sampler.policy.tokenizer, "auto").modality is None:
-        raise ModelError(f"'{options['model']}' does not speak", why="its folder has no modality.json")
-    params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
+    voice = open_voice(options["model"], options["max_tokens"], options["temperature"])
 
     def speak(prompts: Sequence[Prompt], n: int) -> list[Rollout]:
-        return sampler.sample(prompts, params, n, options["seed"])
+        return voice(prompts, n, options["seed"])
 
     units = units_of(options["count"], sampled)
     seen = {(row["chosen"], row["rejected"]) for row in progress.rows()}

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.data import Prompt
+from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt, write_json
+from rlhf_core.models import ModelError
 from rlhf_core.rewards import Sample, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.rollouts import Rollout
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.argument("model", metavar="MODEL")
 @click.option("--before", metavar="M", help="Another voice, of which MODEL was trained; without it one is measured.")
 @click.option(
     "--reward", "names", multiple=True, metavar="NAME", help="A scorer. Repeatable; default: wer, distillmos, dnsmos."
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME:a.b=c", help="One setting of a scorer. Repeatable.")
-@click.option("--description", default="", metavar="TEXT", help="Of the voice; default: left open.")
-@click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences, none trained on.")
-@click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Samples of each.")
-@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True)
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that score.")
+@click.option("--description", default="", show_default=False, metavar="TEXT", help="Of the voice; default: left open.")
+@click.option("--count", type=click.IntRange(2, 40), default=40, help="Sentences, none trained on.")
+@click.option("--n", type=click.IntRange(1), default=1, help="Samples of each.")
+@click.option("--max-tokens", type=click.IntRange(8), default=480)
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, help="0 is greedy.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
+@click.option("--jobs", type=click.IntRange(1), default=1, help="Processes that score.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write every score as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> None:
@@ -39,9 +45,6 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     rlhf tts compare runs/speech --before voices/base
     rlhf tts compare voices/base --reward wer --reward acoustic_proxy
     """
-    from rlhf_core.cli import check_output, emit_json
-    from rlhf_core.data import write_json
-
     if output is not None:
         check_output(output)
     result = measure(model, options)
@@ -83,24 +86,19 @@ def score_with(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
+    import torch
+
     size = -(-len(samples) // jobs)
     shares = [samples[i : i + size] for i in range(0, len(samples), size)]
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), one_thread) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         waiting = [pool.submit(_scores, names, settings, seed, share, False) for share in shares]
         done = [future.result() for future in waiting]
     return {name: [score for share in done for score in share[name]] for name in names}
 
 
-def one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def _scores(
     names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
 ) -> dict[str, list[Score]]:
-    from rlhf_core.config import ConfigError
     from rlhf_core.rewards import score_samples
     from rlhf_plugin_composite.reward import keeps_state
     from rlhf_plugin_tts.validate_cli import select
@@ -116,8 +114,6 @@ def _scores(
 
 def prompts_of(texts: Sequence[str], description: str = "") -> list[Prompt]:
     """Each sentence as a prompt, the voice described or left open."""
-    from rlhf_core.data import Prompt
-
     turns = ({"role": "system", "content": description},) if description else ()
     return [Prompt(f"unseen/{n}", (*turns, {"role": "user", "content": text})) for n, text in enumerate(texts, 1)]
 
@@ -126,17 +122,21 @@ def speak(
     model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
 ) -> list[Sample]:
     """``n`` clips of each prompt, prompt by prompt."""
-    from rlhf_core.cli import load_sampler, open_registry
-    from rlhf_core.models import Formatter, ModelConfig, ModelError
+    rollouts = open_voice(model, max_tokens, temperature)(prompts, n, seed)
+    repeated = [prompt for prompt in prompts for _ in range(n)]
+    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
+
+
+def open_voice(model: str, max_tokens: int, temperature: float) -> Callable[..., list[Rollout]]:
+    """What speaks prompts: ``n`` clips of each by seed, prompt by prompt."""
+    from rlhf_core.models import Formatter, ModelConfig
     from rlhf_core.rollouts import SamplingParams
 
     sampler = load_sampler(open_registry(), ModelConfig(path=model))
     if Formatter(sampler.policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-    rollouts = sampler.sample(prompts, params, n, seed)
-    repeated = [prompt for prompt in prompts for _ in range(n)]
-    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, repeated, strict=True)]
+    return lambda prompts, n, seed: sampler.sample(prompts, params, n, seed)
 
 
 def _summary(by_voice: Mapping[str, Sequence[float | None]], n: int, seed: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import ConfigError
-from rlhf_core.data import write_json
+from rlhf_core.data import read_jsonl, write_json
 
 
 class Progress:
@@ -41,9 +41,7 @@ class Progress:
             rows.truncate(self.size)
 
     def rows(self) -> list[dict[str, Any]]:
-        if not self.output.is_file():
-            return []
-        return [json.loads(line) for line in self.output.read_text().splitlines()]
+        return list(read_jsonl(self.output))
 
     def add(self, unit: str, rows: list[dict[str, Any]], left_out: int) -> None:
         """Append a unit's rows, and then say that it is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,26 +14,29 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli import emit_json
+from rlhf_core.config import ConfigError
+from rlhf_core.data import write_json, write_text
 
-@click.command()
-@click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy to begin with.")
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/speech"), show_default=True)
-@click.option("--algo", type=click.Choice(["iterative_dpo", "grpo"]), default="iterative_dpo", show_default=True)
+
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="pocket-voice", metavar="M", help="Speech policy to begin with.")
+@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/speech"))
+@click.option("--algo", type=click.Choice(["iterative_dpo", "grpo"]), default="iterative_dpo")
 @click.option("--reward", metavar="NAME", help="Default: DNSMOS and the right phones in equal parts, with guards.")
-@click.option("--iterations", type=click.IntRange(1), default=3, show_default=True, help="Of 480 clips each.")
+@click.option("--iterations", type=click.IntRange(1), default=3, help="Of 480 clips each.")
 @click.option(
     "--buffer",
     type=click.Choice(["fresh", "rolling2", "full"]),
     default="fresh",
-    show_default=True,
     help="Pairs that an iteration learns from: its own, those of two iterations, or all.",
 )
 @click.option("--random-labels", is_flag=True, help="A control: which clip of a pair is the better one is drawn.")
 @click.option("--early-stop", is_flag=True, help="End when an evaluation on validation sentences brings no gain.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="Any setting of the training. Repeatable.")
-@click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences of the report.")
+@click.option("--count", type=click.IntRange(2, 40), default=40, help="Sentences of the report.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes that score; default: one for each core.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     """Train a speech policy on thirty sentences by its own clips, and measure what it gained.
@@ -47,8 +51,6 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     rlhf tts train --random-labels --run-dir runs/control
     rlhf tts train --algo grpo --run-dir runs/grpo
     """
-    from rlhf_core.cli import emit_json
-    from rlhf_core.data import write_json
     from rlhf_plugin_tts.speech_data.compare import measure, print_table
     from rlhf_plugin_tts.validate_cli import select
 
@@ -85,24 +87,20 @@ def processor_seconds() -> float:
 
 def scorers() -> tuple[str, ...]:
     """What the report is made with: DistillMOS only where it is installed."""
-    import importlib.util
-
     from rlhf_plugin_tts.speech_data.compare import REWARDS
 
     return tuple(name for name in REWARDS if name != "distillmos" or importlib.util.find_spec("distillmos"))
 
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    from rlhf_core.config import ConfigError, merge_settings, parse_settings
+    from rlhf_core.config import merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
-    grpo = options["algo"] == "grpo"
     if options["random_labels"] and options["reward"]:
         raise ConfigError("--random-labels has no use for --reward: nothing is scored", fix="leave one of them out")
-    if grpo and options["buffer"] != "fresh":
+    if options["algo"] == "grpo" and options["buffer"] != "fresh":
         raise ConfigError("grpo learns from each clip once and keeps no pairs", fix="leave --buffer out")
-    iterations = options["iterations"]
-    trainer = recipe.grpo(iterations) if grpo else recipe.iterative_dpo(iterations, options["buffer"])
+    trainer = recipe.trainer(options["algo"], options["iterations"], options["buffer"])
     reward = {"name": options["reward"]} if options["reward"] else recipe.composite()
     reward = {"name": "random"} if options["random_labels"] else reward
     config = {
@@ -120,9 +118,6 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
 def run(folder: Path, config: Mapping[str, Any]) -> bool:
     """Train, go on with a training, or find it done, by `rlhf train` in its own process; True if all was done now."""
     import yaml
-
-    from rlhf_core.config import ConfigError
-    from rlhf_core.data import write_text
 
     file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(dict(config), sort_keys=False)
     before = file.read_text() if file.is_file() else None

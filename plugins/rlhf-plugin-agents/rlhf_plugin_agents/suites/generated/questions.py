@@ -143,13 +143,7 @@ def ambiguous(world: World, rng: random.Random) -> Row:
 
 
 CATEGORIES: Mapping[str, Callable[[World, random.Random], Row]] = {
-    "tool_use": tool_use,
-    "multi_step": multi_step,
-    "failure_recovery": failure_recovery,
-    "long_horizon": long_horizon,
-    "flaky": flaky,
-    "conflicting": conflicting,
-    "ambiguous": ambiguous,
+    f.__name__: f for f in (tool_use, multi_step, failure_recovery, long_horizon, flaky, conflicting, ambiguous)
 }
 
 
