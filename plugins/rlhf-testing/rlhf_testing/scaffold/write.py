@@ -21,8 +21,6 @@ PREFIX = "rlhf-plugin-"
 
 @dataclass(frozen=True)
 class Names:
-    """What a package's parts are called."""
-
     distribution: str
     module: str
     component: str
