@@ -21,8 +21,6 @@ VAGUE = frozenset(
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a table."""
-
     peer: str
     keys: tuple[str, ...]
     ours: tuple[str, ...]

@@ -33,8 +33,6 @@ CONTROLS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one attack came to."""
-
     group: str
     name: str
     won: str

@@ -222,8 +222,6 @@ def _listed(parts: Mapping[str, int]) -> str:
 
 
 class Certain(NamedTuple):
-    """What is held whatever the data."""
-
     name: str
     phase: Phase
     size: int

@@ -26,8 +26,6 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Placement:
-    """How the ranks share the work."""
-
     strategy: str
     ranks: int = 1
     ranks_per_node: int = 8

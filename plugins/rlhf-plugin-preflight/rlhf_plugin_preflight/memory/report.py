@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, whether it fits, and what else could be done."""
-
     algo: str
     footprint: Footprint
     plan: MemoryPlan

@@ -14,8 +14,6 @@ PREFIX = "shape:"
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes."""
-
     family: str
     layers: int
     hidden: int

@@ -30,8 +30,6 @@ _DEGREE = re.compile(r"\^?\s*(?:\{\s*\\circ\s*\}|\\circ|°)\s*(?=[CF]\b)")
 
 
 class Quantity(NamedTuple):
-    """A number with a unit."""
-
     number: str
     dimensions: tuple[tuple[str, int], ...]
     """What is measured and its power. Example: ``(("length", 1), ("time", -1))``"""
