@@ -27,8 +27,6 @@ class CpuUnavailable(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use."""
-
     timeout_s: float = 5.0
     memory_mb: int = 512
     disk_mb: int = 16

@@ -9,10 +9,10 @@ import pytest
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
-from rlhf_plugin_code.redteam.arena import CONTROLS, LIMITS, Arena, NoIsolation, arena
+from rlhf_plugin_code.redteam.arena import CONTROLS, LIMITS, Arena, arena
 from rlhf_plugin_code.redteam.attacks import GROUPS, Attack
-from rlhf_plugin_code.results import longest_s
-from rlhf_plugin_code.sandbox import Sandbox
+from rlhf_plugin_code.results import Limits, longest_s
+from rlhf_plugin_code.sandbox import UNSAFE, Sandbox
 
 FAST = {
     "resources": [
@@ -81,6 +81,16 @@ def test_the_arena_notices_success(ground: Arena) -> None:
     assert ground._traces() == "changed files"
     (ground.folder / "evil").unlink()
     assert ground._traces() == ""
+
+
+class NoIsolation(Sandbox):
+    """Runs programs with this user's rights, to see that an attack would succeed."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits, unsafe_local_execution=True)
+
+    def _choices(self) -> Iterator[tuple[str, list[str], bool]]:
+        yield UNSAFE, [], False
 
 
 def test_controls_win_without_isolation() -> None:

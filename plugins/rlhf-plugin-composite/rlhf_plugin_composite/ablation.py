@@ -38,8 +38,6 @@ class Scored:
 
 @dataclass(frozen=True)
 class Weighing:
-    """What one weighting does."""
-
     weights: Mapping[str, float]
     mean: float
     std: float

@@ -16,7 +16,7 @@ class DeepSpeedConfig(ComponentConfig):
     """Moments (stage 1), gradients too (2), weights too (3) divided among ranks (DeepSpeed's ZeRO)."""
 
     name: str = "deepspeed"
-    component: ClassVar[str] = "rlhf_plugin_deepspeed.build:build"
+    component: ClassVar[str] = "rlhf_plugin_deepspeed.stage3:build"
     stage: Stage = 3
     """What is divided: moments, moments and gradients, or weights as well."""
     offload: bool = False

@@ -16,8 +16,10 @@ from rlhf_plugin_deepspeed.engine import make_engine
 from rlhf_plugin_deepspeed.fragments import Fragments, cut_fragments
 from rlhf_plugin_deepspeed.parts import PartReader
 from rlhf_plugin_deepspeed.strategy import Zero
+from rlhf_plugin_deepspeed.tested import check_installation
 
 if TYPE_CHECKING:
+    from rlhf_core.config import BuildContext
     from rlhf_core.distributed import OptimizerPlan
     from rlhf_plugin_deepspeed.config import DeepSpeedConfig
     from rlhf_plugin_deepspeed.optimizer import ZeroOptimizer
@@ -137,3 +139,10 @@ class LayerHooks:
             hook.remove()
         self.offload.forward_hooks.clear()
         self.offload.backward_hooks.clear()
+
+
+def build(config: DeepSpeedConfig, ctx: BuildContext) -> Zero:
+    """The strategy of a stage."""
+    check_installation(config)
+    strategy = Zero3 if config.stage == 3 else Zero
+    return strategy(config, strategy.ranks_of(ctx, config.timeout_s, config.device))

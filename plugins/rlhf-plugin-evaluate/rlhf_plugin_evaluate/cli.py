@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rlhf_core.config import Registry
     from rlhf_core.data import Prompt
     from rlhf_plugin_evaluate.comparison import Comparison
-    from rlhf_plugin_evaluate.responses import EvaluationSetup
 
 
 @click.command()
@@ -166,11 +165,20 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     from rlhf_core.data import write_json
+    from rlhf_core.models import ModelConfig, load_policy
+    from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_evaluate.responses import EvaluationSetup, answer_all
 
     with ExitStack() as stack:
         reward = stack.enter_context(ctx.open("reward", reward_config)) if reward_config else None
-        setup = evaluation_setup(plan, ctx.datasets, prompts, reward, reward_config)
-        rows = {name: responses(plan, name, setup, out) for name in plan.policies}
+        reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
+        sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature)
+        reward_name = reward_config.name if reward_config else ""
+        setup = EvaluationSetup(prompts, sampling, plan.seed, ctx.datasets, reward, reward_name, reference)
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for name, path in plan.policies.items():
+            model = ModelConfig.model_validate({"path": path, "prompt_format": plan.prompt_format})
+            rows[name] = answer_all(name, model, setup, out / f"responses-{name}.jsonl", say)
         judge = stack.enter_context(ctx.open("judge", judge_config)) if judge_config else None
         figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
     result = {"comparison": asdict(plan), "policies": figures}
@@ -199,27 +207,6 @@ def policy_figures(
         figures["judge"] = judging.summary(judge_rows)
     figures["wins"] = report.against(rows[name], rows[BASELINE], judge_rows, plan.seed)
     return figures
-
-
-def evaluation_setup(
-    plan: Comparison, datasets: Any, prompts: Sequence[Prompt], reward: Any, reward_config: Any
-) -> EvaluationSetup:
-    from rlhf_core.models import ModelConfig, load_policy
-    from rlhf_core.rollouts import SamplingParams
-    from rlhf_plugin_evaluate.responses import EvaluationSetup
-
-    reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
-    sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature)
-    reward_name = reward_config.name if reward_config else ""
-    return EvaluationSetup(prompts, sampling, plan.seed, datasets, reward, reward_name, reference)
-
-
-def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) -> list[dict[str, Any]]:
-    from rlhf_core.models import ModelConfig
-    from rlhf_plugin_evaluate.responses import answer_all
-
-    model = ModelConfig.model_validate({"path": plan.policies[name], "prompt_format": plan.prompt_format})
-    return answer_all(name, model, setup, out / f"responses-{name}.jsonl", say)
 
 
 def say(text: str) -> None:

@@ -30,8 +30,6 @@ class Finding:
 
 
 class Signal(Protocol):
-    """One way to see hacking."""
-
     memory: dict[str, Any]
     """All state; JSON values."""
 

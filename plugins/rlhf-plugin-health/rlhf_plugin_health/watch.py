@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Metrics = Mapping[str, float]
+WARNINGS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("warnings.toml").read_text())
 C = TypeVar("C", bound="WatchConfig")
 
 
@@ -68,9 +71,12 @@ class Watch(ABC, Generic[C]):
             return None
         return median(first)
 
-    def message(self, problem: str, cause: str, *changes: str) -> str:
-        """A warning: the problem, its likely cause, what to change (see :meth:`change`)."""
-        return f"{problem}. Likely cause: {cause}. Change: {', '.join(c for c in changes if c)}"
+    def message(self, name: str, left_out: Sequence[str] = (), **figures: Any) -> str:
+        """A warning of ``warnings.toml``, without changes of the settings ``left_out``."""
+        row = WARNINGS[name]
+        changes = [(path, value, "".join(remark)) for path, value, *remark in row["changes"] if path not in left_out]
+        advice = ", ".join(self.change(path, value) + remark for path, value, remark in changes)
+        return f"{row['problem'].format(**figures)}. Likely cause: {row['cause']}. Change: {advice}"
 
     def change(self, path: str, value: Any) -> str:
         """What to type, and what it is now. Example: ``--set trainer.kl.coefficient=0.01 (now 0.0)``"""
@@ -78,14 +84,6 @@ class Watch(ABC, Generic[C]):
         for part in path.split("."):
             now = getattr(now, part, None)
         return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
-
-    def smaller_steps(self) -> list[str]:
-        return [
-            self.change("trainer.optimizer.learning_rate", "...") + ": a third",
-            self.change("trainer.optimizer.warmup_steps", 30),
-            self.change("trainer.optimizer.eps", 1e-5),
-            self.change("trainer.kl.coefficient", 0.01),
-        ]
 
     def state_dict(self) -> dict[str, Any]:
         last_warned = self.last_warned if math.isfinite(self.last_warned) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tomllib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +19,7 @@ LAUNCH_TIMEOUT = "RLHF_LAUNCH_TIMEOUT_S"
 TIMEOUT_S = 300.0
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Slurm gives ids from here on, or negative ones, to a batch script and to salloc's shell: no tasks of srun."""
-IGNORED = {
-    "USE_FSDP": "--set strategy=fsdp",
-    "USE_DEEPSPEED": "--set strategy=deepspeed",
-    "USE_MEGATRON_LM": "--set strategy=fsdp",
-    "USE_PARALLELISM_CONFIG": "--set strategy=fsdp",
-    "MIXED_PRECISION": "--set trainer.precision=bf16",
-    "DYNAMO_BACKEND": "a run compiles nothing",
-}
+IGNORED: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("accelerate.toml").read_text())
 """What accelerate's file may ask for -> the run's own setting."""
 SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Variables in which a launcher says how many processes it was asked for."""

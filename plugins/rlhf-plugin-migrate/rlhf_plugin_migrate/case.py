@@ -23,8 +23,6 @@ class Lost(str):
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration that is translated."""
-
     settings: Mapping[str, Any]
     """The peer's, flat."""
     algorithm: str

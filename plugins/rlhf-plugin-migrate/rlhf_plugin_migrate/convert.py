@@ -90,7 +90,7 @@ def processes_of(peer_config: PeerConfig, table: Table) -> int:
 
 
 def convert_key(case: Case, table: Table, key: str) -> Row:
-    entry, value = table.find(key), case.settings[key]
+    entry, value = table.by_key.get(key), case.settings[key]
     if entry is None:
         return Row(key, value, "unknown", {}, f"not a key of {table.peer} that is known here")
     if nothing(value):
@@ -118,7 +118,7 @@ def convert_key(case: Case, table: Table, key: str) -> Row:
 
 def unread_row(case: Case, table: Table, key: str, text: str) -> Row:
     """A value, or settings of any names (``args``, ``**settings``), that only running the program gives."""
-    entry = table.find(key)
+    entry = table.by_key.get(key)
     if entry is not None and entry.meaning in ("unneeded", "unsupported") and not entry.rule:
         return Row(key, text, entry.meaning, {}, entry.note)
     what = "settings" if key == "args" or key.startswith("**") else "a value"
@@ -129,7 +129,7 @@ def _left_open(case: Case, table: Table, key: str, value: Any, note: str) -> Row
     """A key whose value has no counterpart: the user has to choose where it has a place here."""
     several = key == "args" or key.startswith("**")
     named = next((name for name in DECIDED if name not in case.settings), key) if several else key
-    entry = table.find(named)
+    entry = table.by_key.get(named)
     target = "" if entry is None else target_of(entry, case.targets) or PLACES.get(entry.rule, "")
     return Row(key, value, "unknown", {target: UNFILLED} if target else {}, note)
 
@@ -163,7 +163,7 @@ def _value(entry: Entry, value: Any) -> Any:
 
 
 def _chooses(key: str, table: Table) -> bool:
-    entry = table.find(key)
+    entry = table.by_key.get(key)
     names = entry is not None and any(target.endswith(".name") for target in entry.ours)
     return names or key.endswith(CHOOSERS) or (entry is not None and entry.rule == "reward_path")
 

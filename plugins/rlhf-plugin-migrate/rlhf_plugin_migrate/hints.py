@@ -33,7 +33,7 @@ def best(key: str, targets: Targets) -> Entry | None:
 
 def rows_of(peer: str, key: str) -> Iterator[Entry]:
     """Rows of one peer for a whole key, or for its last word."""
-    exact = load_table(peer).find(key)
+    exact = load_table(peer).by_key.get(key)
     if exact is not None:
         yield exact
     yield from by_last_word(peer).get(key, ())

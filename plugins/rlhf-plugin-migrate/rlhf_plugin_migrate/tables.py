@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -21,8 +21,6 @@ VAGUE = frozenset(
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a table."""
-
     peer: str
     keys: tuple[str, ...]
     ours: tuple[str, ...]
@@ -65,12 +63,9 @@ class Table:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Arguments in a script -> keys of the table, where those have other names."""
 
-    def find(self, key: str) -> Entry | None:
-        return self.by_key.get(key)
-
-    @property
+    @cached_property
     def by_key(self) -> Mapping[str, Entry]:
-        return _by_key(self.peer)
+        return {key: entry for entry in self.entries for key in entry.keys}
 
 
 @cache
@@ -78,11 +73,6 @@ def load_table(name: str) -> Table:
     data = yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / f"{name}.yaml").read_text())
     entries = tuple(_entry(data["peer"], row) for row in data.pop("keys"))
     return Table(entries=entries, **data)
-
-
-@cache
-def _by_key(peer: str) -> Mapping[str, Entry]:
-    return {key: entry for entry in load_table(peer.lower()).entries for key in entry.keys}
 
 
 @cache

@@ -282,8 +282,6 @@ def _agree(model: Any, step: DecodeStep) -> bool:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer."""
-
     norm_attention: Any
     qkv: BlockedLinear
     out: BlockedLinear

@@ -22,8 +22,6 @@ STDIN = "-"
 
 
 class PromptRow(NamedTuple):
-    """A prompt, and the row that it was read from."""
-
     prompt: Prompt
     row: Mapping[str, Any]
     """Every column, the prompt's own included; {} for a plain line."""

@@ -14,8 +14,6 @@ from rlhf_core.data.settings import DatasetSettings, SourceSettings, spell_datas
 
 
 class Row(NamedTuple):
-    """One value."""
-
     key: str
     value: Any
     """As in a plan: JSON."""
@@ -39,7 +37,6 @@ def origins(resolved: Resolved) -> list[Row]:
 def _rows(
     value: Any, dumped: Any, settings: Any, key: tuple[str, ...], origin: str, default: _Default | None
 ) -> Iterator[Row]:
-    """Rows of one value."""
     if isinstance(value, Config) and isinstance(dumped, dict):
         yield from _section(value, dumped, _fields_set(value, settings), key, default)
         return

@@ -26,8 +26,6 @@ from rlhf_core.plugins.entry_points import (
 
 
 class CheckRow(NamedTuple):
-    """One thing that was checked."""
-
     distribution: str
     version: str
     kind: str

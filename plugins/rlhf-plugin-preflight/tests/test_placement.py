@@ -10,9 +10,8 @@ import pytest
 
 from rlhf_core.types.errors import ConfigError
 from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
-from rlhf_plugin_preflight.memory.check import certain_bytes, most_certain
+from rlhf_plugin_preflight.memory.check import most_certain
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
-from rlhf_plugin_preflight.memory.layouts import LAYOUTS
 from rlhf_plugin_preflight.memory.plan import Placement, fewest_ranks, placement_of, plan_for
 from rlhf_plugin_preflight.memory.sampling import Sampling
 from rlhf_plugin_preflight.memory.sizes import Row, Sizes
@@ -196,9 +195,11 @@ def test_of_one_micro_batch_only_gradients_of_layers_that_were_passed_are_there(
     assert (single["gradients"], single["activations"]) == (5 * MB, 900 * MB)
     assert plan_for(heavy, Placement("ddp", 4), on_cpu=True).phases["update"].parts["gradients"] == 80 * MB  # buckets
     plan = plan_for(heavy, Placement("single"), on_cpu=True)
-    assert certain_bytes(plan) == (80 + 80 + 10 + 160 + 80) * MB  # all gradients are there at the end
+    assert most_certain(plan).size == (80 + 80 + 10 + 160 + 80) * MB  # all gradients are there at the end
     unsampled = replace(heavy, sampling=None)
-    assert certain_bytes(plan_for(unsampled, Placement("fsdp", 4), on_cpu=True)) == (20 + 20 + 10 + 40 + 20 + 16) * MB
+    assert (
+        most_certain(plan_for(unsampled, Placement("fsdp", 4), on_cpu=True)).size == (20 + 20 + 10 + 40 + 20 + 16) * MB
+    )
 
 
 def test_gradients_beside_the_buckets_of_ddp_go_layer_by_layer() -> None:
@@ -259,10 +260,6 @@ def test_fewest_cards_that_fit() -> None:
     assert fewest_ranks(bigger, "fsdp", 250 * MB, 8, on_cpu=False) is None  # the root group is gathered whole
 
 
-def test_bytes_of_a_parameter_in_each_layout() -> None:
-    assert [layout.total for layout in LAYOUTS] == [16, 18, 8, 18]
-
-
 @pytest.mark.parametrize(
     ("ranks", "settings", "place"),
     [
@@ -287,7 +284,7 @@ def test_to_sample_all_weights_are_certain_to_be_gathered() -> None:
     name, phase, size = most_certain(plan)
     assert (name, phase) == ("rollout", plan.phases["rollout"])
     assert size == (5 + 5 + 10 + 10 + 80) * MB  # weights, reference, rewards, moments; the cache is not certain
-    assert certain_bytes(plan) == size
+    assert most_certain(plan).size == size
     not_sampled = replace(ONE_MICRO_BATCH, sampling=None)
     assert most_certain(plan_for(not_sampled, Placement("fsdp", 16), on_cpu=False)).name == "update"
 

@@ -15,8 +15,6 @@ Target = Literal["steps", "outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One solution, its steps and what is known of them."""
-
     id: str
     prompt: tuple[Message, ...]
     text: str

@@ -44,8 +44,6 @@ def prompt_key(prompt: Sequence[Message]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pair."""
-
     id: str
     chosen: Text
     rejected: Text
@@ -64,8 +62,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """All pairs of an evaluation and what was left out of them."""
-
     pairs: list[Case]
     split: str
     counts: Counter[str] = field(default_factory=Counter)

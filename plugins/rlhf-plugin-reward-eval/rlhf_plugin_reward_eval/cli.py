@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rlhf_plugin_reward_eval.evaluation import Report, Settings
+    from rlhf_plugin_reward_eval.evaluation import Report
 
 PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 
@@ -76,55 +76,17 @@ def evaluate(**options: Any) -> None:
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
 
-    given = Options(**options)
+    given = SimpleNamespace(**options)
     report = _measure(given)
     _finish(report, given)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command line says; the meanings stand there."""
-
-    folders: tuple[str, ...]
-    names: tuple[str, ...]
-    settings: tuple[str, ...]
-    dataset: str
-    split: str | None
-    heldout_fraction: float
-    limit: int | None
-    responses: str | None
-    column: str | None
-    gold_scale: tuple[float, float] | None
-    probes: tuple[str, ...]
-    probe_pairs: int
-    max_missing: float
-    output: Path | None
-    plots: Path | None
-    seed: int
-    as_json: bool
-
-    @property
-    def rows(self) -> dict[str, Any]:
-        return {"name": self.dataset, "heldout_fraction": self.heldout_fraction}
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.dataset).parent
-
-    @property
-    def measured(self) -> Settings:
-        from rlhf_plugin_reward_eval.evaluation import PROBES, Settings
-
-        probes = tuple(p for p in self.probes if p != "none") if self.probes else PROBES
-        return Settings(probes, self.probe_pairs, self.max_missing, self.seed)
-
-
-def _measure(given: Options) -> Report:
-    """Check everything, then load the rewards and measure them."""
+def _measure(given: Any) -> Report:
+    """Check everything, then load the rewards and measure them; ``given`` is what the command line says."""
     from rlhf_core.cli import context_of, open_registry
     from rlhf_core.models import use_matmul_backend
     from rlhf_plugin_reward_eval.cases import read_cases
-    from rlhf_plugin_reward_eval.evaluation import measure_rewards
+    from rlhf_plugin_reward_eval.evaluation import PROBES, Settings, measure_rewards
     from rlhf_plugin_reward_eval.plots import check_plots
     from rlhf_plugin_reward_eval.responses import gold_of_texts, read_responses, with_answers
     from rlhf_plugin_reward_eval.select_rewards import check_options, select_rewards
@@ -132,25 +94,29 @@ def _measure(given: Options) -> Report:
     check_options(given.output, given.column, given.gold_scale, given.responses)
     if given.plots is not None:
         check_plots(given.plots)
+    rows = {"name": given.dataset, "heldout_fraction": given.heldout_fraction}
     registry = open_registry()
     rewards = select_rewards(registry, given.folders, given.names, given.settings)
-    datasets = context_of(registry, seed=given.seed, dataset=given.rows).datasets
+    datasets = context_of(registry, seed=given.seed, dataset=rows).datasets
     cases = read_cases(
-        datasets, given.split or ("heldout" if given.heldout_fraction else None), given.limit, given.folder
+        datasets,
+        given.split or ("heldout" if given.heldout_fraction else None),
+        given.limit,
+        Path(given.dataset).parent,
     )
     graded = read_responses(given.responses, given.column, given.gold_scale, datasets) if given.responses else []
     graded = with_answers(graded, cases.pairs)
-    contexts = {
-        name: context_of(registry, seed=given.seed, dataset=given.rows, reward=c) for name, c in rewards.items()
-    }
+    contexts = {name: context_of(registry, seed=given.seed, dataset=rows, reward=c) for name, c in rewards.items()}
     for name, config in rewards.items():
         config.preflight(contexts[name])
     gold = None if graded else gold_of_texts(datasets, given.dataset)
     use_matmul_backend("auto")
-    return measure_rewards(rewards, contexts, cases, graded, given.measured, gold)
+    probes = tuple(p for p in given.probes if p != "none") if given.probes else PROBES
+    measured = Settings(probes, given.probe_pairs, given.max_missing, given.seed)
+    return measure_rewards(rewards, contexts, cases, graded, measured, gold)
 
 
-def _finish(report: Report, given: Options) -> None:
+def _finish(report: Report, given: Any) -> None:
     from rlhf_core.cli import emit_json
     from rlhf_core.data import write_json
     from rlhf_plugin_reward_eval.plots import draw

@@ -25,8 +25,6 @@ PROBES = ("length", "hollow", "content", "batch", "turns")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured, besides accuracy and calibration."""
-
     probes: Sequence[str] = PROBES
     probe_pairs: int = 200
     """Pairs that the probes change; every change is scored anew."""
@@ -50,7 +48,6 @@ class Report:
 
 
 def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:
-    """What was evaluated on and what was left out."""
     return {
         "pairs": len(cases.pairs),
         "split": cases.split,

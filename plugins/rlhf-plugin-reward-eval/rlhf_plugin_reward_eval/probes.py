@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +17,9 @@ from rlhf_plugin_reward_eval.measures import TIE
 from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
 
-NEUTRAL = (
-    "These are the points that seem relevant here.",
-    "As with most things, the details depend on the circumstances.",
-    "There is more that could be said about this, and different people may look at it in different ways.",
-    "That is what can be said about it in general terms.",
-)
-"""Sentences that say nothing, whatever stands before them."""
+_TEXTS: Mapping[str, Sequence[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+NEUTRAL, HOLLOW = _TEXTS["neutral"], _TEXTS["hollow"]
 PADDING = (1, 2, 4)
-HOLLOW = (
-    "Great question!",
-    "That's a great question!",
-    "Of course!",
-    "Absolutely!",
-    "Certainly!",
-    "I'd be happy to help!",
-)
 BATCH = 32
 
 

@@ -22,8 +22,6 @@ class TooManyMissing(RlhfError):
 
 
 class Scorer:
-    """Scores of one reward."""
-
     def __init__(self, reward: object, label: str, progress: Callable[[int], None] = lambda n: None) -> None:
         self.reward, self.label, self.progress = reward, label, progress
         self.statuses: Counter[str] = Counter()

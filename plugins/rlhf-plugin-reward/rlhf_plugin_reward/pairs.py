@@ -23,8 +23,6 @@ from rlhf_plugin_reward.net import RewardNet, fresh_net
 
 @dataclass(frozen=True, slots=True)
 class PairItem:
-    """One pair, tokenized."""
-
     name: str
     chosen_ids: tuple[int, ...]
     rejected_ids: tuple[int, ...]

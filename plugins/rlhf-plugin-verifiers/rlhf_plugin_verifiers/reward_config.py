@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from rlhf_core.config import ComponentConfig, component
 from rlhf_core.rewards import VerifierConfig
@@ -81,6 +81,19 @@ class VerifierRewardConfig(ComponentConfig):
 
         check_deadline(self)
         check_answers(self, ctx)
+
+
+def reward_of(verifier: Any, module: str, rewarded: str) -> type[VerifierRewardConfig]:
+    """The configuration, in ``module``, of a reward that calls one verifier, under its name."""
+    name = verifier.model_fields["name"].default
+    return create_model(
+        verifier.__name__.removesuffix("Config").removesuffix("Verifier") + "RewardConfig",
+        __base__=VerifierRewardConfig,
+        __module__=module,
+        __doc__=f"Rewards {rewarded}; see verifier ``{name}``.",
+        name=(str, name),
+        verifier=(VerifierField, verifier(name=name)),
+    )
 
 
 class RewardWorkersConfig(ComponentConfig):

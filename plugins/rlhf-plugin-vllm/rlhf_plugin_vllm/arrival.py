@@ -29,8 +29,6 @@ MOST_OF_ONE = 4.0
 
 
 class CanaryToken(NamedTuple):
-    """One token of a canary's completion."""
-
     context: tuple[int, ...]
     token: int
     engine: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,16 +15,7 @@ from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.arrival import CanaryToken, UpdateCheck, least_noise
 from rlhf_plugin_vllm.skeleton import Skeleton
 
-TEXTS = (
-    "What is 2 + 3?",
-    "Say hello.",
-    "The capital of France is",
-    "1 2 3 4",
-    "Once upon a time",
-    "def add(a, b):",
-    "She said that",
-    "List three colours:",
-)
+TEXTS = Path(__file__).with_name("canary.txt").read_text().splitlines()
 TOKENS = 8
 TOLERANCE = {"float32": 1e-3}
 """Largest difference of a token's logprob that can be rounding, by what the engine computes in."""

@@ -84,30 +84,23 @@ def check_settings(ctx: BuildContext) -> None:
 
 def check_sampling(params: SamplingParams, setting: str) -> None:
     """Sampling whose logprobs mean another thing in vLLM than to the trainer."""
+    what, why, fix = "", "", ""
     if params.min_tokens > 1:
-        raise ConfigError(
-            f"{setting}.min_tokens {params.min_tokens} cannot be used with vLLM",
-            why="its logprobs are of the distribution without the end token, the trainer's are of the whole one",
-            fix=f"--set {setting}.min_tokens=1, or rollout=native",
-        )
-    if params.min_p > 0 and (params.top_p < 1 or params.top_k > 0):
-        raise ConfigError(
-            f"{setting}.min_p together with top_p or top_k cannot be used with vLLM",
-            why="it applies min_p before the others, the toolkit after them",
-            fix="leave one of them out",
-        )
-    if params.temperature > MOST_TEMPERATURE:
-        raise ConfigError(
-            f"{setting}.temperature {params.temperature:g} cannot be used with vLLM",
-            why=f"it takes at most {MOST_TEMPERATURE:g}",
-            fix=f"--set {setting}.temperature={MOST_TEMPERATURE:g}, or rollout=native",
-        )
-    if 0 < params.temperature < LEAST_TEMPERATURE:
-        raise ConfigError(
-            f"{setting}.temperature {params.temperature:g} cannot be used with vLLM",
-            why=f"it takes {LEAST_TEMPERATURE:g} for anything below, without saying so",
-            fix=f"0 for the most likely tokens, or {LEAST_TEMPERATURE:g} and more",
-        )
+        what = f"min_tokens {params.min_tokens}"
+        why = "its logprobs are of the distribution without the end token, the trainer's are of the whole one"
+        fix = f"--set {setting}.min_tokens=1, or rollout=native"
+    elif params.min_p > 0 and (params.top_p < 1 or params.top_k > 0):
+        what = "min_p together with top_p or top_k"
+        why, fix = "it applies min_p before the others, the toolkit after them", "leave one of them out"
+    elif params.temperature > MOST_TEMPERATURE:
+        what, why = f"temperature {params.temperature:g}", f"it takes at most {MOST_TEMPERATURE:g}"
+        fix = f"--set {setting}.temperature={MOST_TEMPERATURE:g}, or rollout=native"
+    elif 0 < params.temperature < LEAST_TEMPERATURE:
+        what = f"temperature {params.temperature:g}"
+        why = f"it takes {LEAST_TEMPERATURE:g} for anything below, without saying so"
+        fix = f"0 for the most likely tokens, or {LEAST_TEMPERATURE:g} and more"
+    if what:
+        raise ConfigError(f"{setting}.{what} cannot be used with vLLM", why=why, fix=fix)
 
 
 def check_interpreter(config: VllmConfig) -> None:

@@ -72,8 +72,6 @@ def _shut_down(one: socket.socket) -> None:
 
 
 class Client:
-    """One server."""
-
     def __init__(self, url: str, connections: int = 8) -> None:
         self.url, self._most = url, connections
         self._connections = Connections(url, connections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -211,10 +212,7 @@ def utilization(arguments: Sequence[str]) -> float:
 def cards_of_one(arguments: Sequence[str]) -> int:
     """Cards that one server takes."""
     sizes = [option(arguments, *names) for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size",))]
-    count = 1
-    for size in sizes:
-        count *= int(size) if size is not None and size.isdigit() else 1
-    return max(1, count)
+    return max(1, math.prod(int(size) for size in sizes if size is not None and size.isdigit()))
 
 
 def option(arguments: Sequence[str], *names: str) -> str | None:

@@ -15,8 +15,6 @@ UPDATING = "updating"
 
 
 class Replica:
-    """A server and what is known of it."""
-
     def __init__(self, client: Client, config: VllmConfig, process: ServerProcess | None = None) -> None:
         self.client, self.config, self.process = client, config, process
         self.out = ""

@@ -16,8 +16,6 @@ PREFIX = "rlhf-vllm-"
 
 
 class SyncFolder(NamedTuple):
-    """Folders of one rank."""
-
     folder: Path
     own: Path
     """Of this rank alone: what its servers start with, and their output."""

@@ -21,7 +21,7 @@ from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, 
 from rlhf_testing.config import check_config
 from rlhf_testing.report import require
 from rlhf_testing.samples import make_context
-from rlhf_testing.strategy_optimizer import check_own_optimizer
+from rlhf_testing.strategy_optimizer import check_own_optimizer, whole
 from rlhf_testing.strategy_parts import (
     PolicyAndCritic,
     check_forwards,
@@ -99,10 +99,6 @@ def check_ranks(config: ComponentConfig, strategy: Any) -> None:
 def gradients(module: torch.nn.Module) -> list[torch.Tensor]:
     """Copies, on the CPU."""
     return [whole(p.grad.detach()).cpu().clone() for p in module.parameters() if p.grad is not None]
-
-
-def whole(tensor: Any) -> torch.Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def check_gradients(config: ComponentConfig, strategy: Any, prepared: torch.nn.Module) -> None:

@@ -15,9 +15,14 @@ from rlhf_core.config import ComponentConfig, RlhfError
 from rlhf_core.distributed import OptimizerPlan
 from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.models.slices import remember, stored_in
-from rlhf_core.plugins.strategy_protocols import GroupFactory, RankZeroSections, ShardedForward, ShardedLoading
+from rlhf_core.plugins.strategy_protocols import (
+    GroupFactory,
+    OptimizerGroup,
+    RankZeroSections,
+    ShardedForward,
+    ShardedLoading,
+)
 from rlhf_testing.report import require
-from rlhf_testing.strategy_optimizer import plan_of
 
 INPUTS_N3 = torch.linspace(-1.0, 2.0, 21).view(7, 3)
 FAR = 1e-5
@@ -69,7 +74,16 @@ class PolicyAndCritic(torch.nn.Module):
 
 
 def plan() -> OptimizerPlan:
-    return plan_of(PolicyAndCritic())
+    """Matrices decay, and the critic has a rate of its own."""
+    names = [name for name, _ in PolicyAndCritic().named_parameters()]
+    groups = [
+        OptimizerGroup(
+            tuple(n for n in names if n.startswith(part) and n.endswith(kind)), rate, decay, part == "critic"
+        )
+        for part, rate in (("policy", 0.01), ("critic", 0.03))
+        for kind, decay in (("weight", 0.1), ("bias", 0.0))
+    ]
+    return OptimizerPlan(tuple(groups), 0.01, (0.9, 0.999), 1e-3)
 
 
 def weights_on_every_rank(strategy: Any, prepared: torch.nn.Module) -> Weights:

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from rlhf_core.config import ComponentConfig
-from rlhf_core.distributed import LocalStrategy, NormPart
+from rlhf_core.distributed import LocalStrategy
 from rlhf_core.distributed.checked import checked_strategy
-from rlhf_core.distributed.optimizer import prepare_training
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_core.runs.launch.process_end import die_with_parent
 from rlhf_testing.report import require
 from rlhf_testing.samples import make_context
-from rlhf_testing.strategy import check_look_ups, check_release, whole
+from rlhf_testing.strategy import check_look_ups, check_release
+from rlhf_testing.strategy_optimizer import Training
 from rlhf_testing.strategy_parts import (
     FAR,
     INPUTS_N3,
@@ -33,41 +33,9 @@ from rlhf_testing.strategy_parts import (
     check_loading,
     check_lone_work,
     gap,
-    plan,
-    weights_on_every_rank,
 )
 
-MICRO_BATCHES = 3
 GONE_S = 60.0
-
-
-class Training:
-    """One module under one strategy."""
-
-    def __init__(self, strategy: Any, module: PolicyAndCritic) -> None:
-        self.strategy, self.module = strategy, module
-        self.prepared, self.optimizer = prepare_training(strategy, module, plan())
-
-    def backward(self, rows: list[int], scale: float) -> None:
-        """Micro-batches of these rows of ``INPUTS_N3``; one without any repeats a row whose loss counts nothing."""
-        for n in range(MICRO_BATCHES):
-            own = rows[n::MICRO_BATCHES]
-            inputs = INPUTS_N3[own or [0]].to(self.strategy.device)
-            with self.strategy.accumulate(self.prepared, last=n == MICRO_BATCHES - 1):
-                values = self.prepared(inputs).sum() / len(INPUTS_N3)
-                self.strategy.backward(values * (scale if own else 0.0))
-
-    def step(self, max_norm: float) -> dict[str, float]:
-        parts = [NormPart("grad_norm", self.module.policy), NormPart("critic_grad_norm", self.module.critic)]
-        self.optimizer.set_rates(1.0, 0.5)
-        return self.optimizer.step(parts, max_norm)
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        named = self.strategy.unwrap(self.prepared).named_parameters()
-        return {name: whole(p.grad.detach()).cpu().clone() for name, p in named}
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return weights_on_every_rank(self.strategy, self.prepared)
 
 
 def shares(world_size: int) -> dict[str, list[list[int]]]:

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_code.inside import kernel, landlock, seccomp
 
-SYSTEM = (
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libx32",
-    "/usr/libexec",
-    "/usr/include",
-    "/usr/share/zoneinfo",
-)
+_SEEN: Mapping[str, Any] = json.loads(Path(__file__).with_name("root.json").read_text())
+SYSTEM: Sequence[str] = _SEEN["system"]
 """Programs, libraries and headers. Not all of /usr: software is also unpacked there, with its settings."""
-FILES = ("/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+FILES: Sequence[str] = _SEEN["files"]
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
-LINKS = {
-    "/dev/fd": "/proc/self/fd",
-    "/dev/stdin": "/proc/self/fd/0",
-    "/dev/stdout": "/proc/self/fd/1",
-    "/dev/stderr": "/proc/self/fd/2",
-}
+LINKS: Mapping[str, str] = _SEEN["links"]
 STAGE = "/tmp"
 """Where the new root is put together; what lies there is opened before and can still be bound."""
 GUEST, NOBODY = 1000, 65534

@@ -19,27 +19,6 @@ TIOCSTI, TIOCLINUX, TIOCSCTTY = 0x5412, 0x541C, 0x540E
 F_SETLEASE, F_NOTIFY = 1024, 1026
 AF_UNIX = 1
 
-COMMON = {  # numbers that every machine shares
-    "io_uring_setup": 425,
-    "io_uring_enter": 426,
-    "io_uring_register": 427,
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "fspick": 433,
-    "pidfd_getfd": 438,
-    "process_madvise": 440,
-    "mount_setattr": 442,
-    "quotactl_fd": 443,
-    "memfd_secret": 447,
-    "process_mrelease": 448,
-    "set_mempolicy_home_node": 450,
-    "map_shadow_stack": 453,
-    "statmount": 457,
-    "listmount": 458,
-}
 DENIED: dict[str, dict[str, int]] = json.loads(Path(__file__).with_name("denied_calls.json").read_text())
 SPECIAL = {
     "x86_64": {"clone": 56, "socketpair": 53, "ioctl": 16, "fcntl": 72},
@@ -75,7 +54,7 @@ def program(machine: str = kernel.MACHINE) -> bytes:
     if machine == "x86_64":
         lines += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL)]
     lines += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, ERRNO | errno.ENOSYS)]
-    for number in sorted({*DENIED[machine].values(), *COMMON.values()}):
+    for number in sorted({*DENIED[machine].values(), *DENIED["every machine"].values()}):
         lines += [(EQUAL, 0, 1, number), DENY]
     lines += [
         (EQUAL, 0, 4, special["clone"]),

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_code.redteam.attacks import GROUPS, Attack
-from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
+from rlhf_plugin_code.sandbox import Ended, Limits, Sandbox, TestReport
 from rlhf_plugin_verifiers.workers import descendants
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
@@ -31,20 +31,8 @@ CONTROLS = (
 """Harmless attacks that are seen to succeed where there is no isolation; the others have no such control."""
 
 
-class NoIsolation(Sandbox):
-    """Runs programs with this user's rights, to see that an attack would succeed."""
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(limits, unsafe_local_execution=True)
-
-    def _choices(self) -> Iterator[tuple[str, list[str], bool]]:
-        yield UNSAFE, [], False
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one attack came to."""
-
     group: str
     name: str
     won: str

@@ -45,8 +45,6 @@ EXAMPLES = 5
 
 
 class Pair(NamedTuple):
-    """Two rows that say nearly the same."""
-
     first: int
     second: int
     similarity: float

@@ -46,8 +46,6 @@ class Item(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was read of a data set."""
-
     items: list[Item]
     broken: list[DatasetError]
     kind: str

@@ -31,8 +31,6 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """All comparisons, and what they were made on."""
-
     device: str
     model: str
     seconds: float

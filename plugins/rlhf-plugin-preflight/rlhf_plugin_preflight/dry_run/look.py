@@ -68,8 +68,6 @@ class Lengths:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What was found out."""
-
     model: ModelFacts
     rows: Rows | None
     """None where the rows are at the hub, or the trainer reads them in a way of its own."""

@@ -13,8 +13,6 @@ from rlhf_plugin_preflight.memory.weightless import Described, describe, on_meta
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model that was looked at."""
-
     architecture: str
     parameters: int
     trainable: int

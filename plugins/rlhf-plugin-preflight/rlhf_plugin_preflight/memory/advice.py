@@ -18,8 +18,6 @@ Replan = Callable[["RunConfig"], MemoryPlan]
 
 
 class Change(NamedTuple):
-    """One setting."""
-
     setting: str
     cost: str
     make: Callable[[Any], Any]

@@ -60,8 +60,6 @@ def available_ram() -> int:
     facts = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
     counted = [int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree") if name in facts]
     if not counted:
-        import os
-
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(sum(counted), *_left_of_group(), 1 << 62)
 
@@ -69,8 +67,6 @@ def available_ram() -> int:
 def device_memory(*, on_cpu: bool) -> int:
     """Bytes of the device in all, free or not; on the CPU main memory, or the control group's limit if that is less."""
     if on_cpu:
-        import os
-
         most = [int(lines[0]) for file in LIMITS if (lines := _lines(file)) and lines[0].isdigit()]
         return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *most, 1 << 62)
     import torch

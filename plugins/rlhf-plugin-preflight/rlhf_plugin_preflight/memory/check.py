@@ -222,8 +222,6 @@ def _listed(parts: Mapping[str, int]) -> str:
 
 
 class Certain(NamedTuple):
-    """What is held whatever the data."""
-
     name: str
     phase: Phase
     size: int
@@ -238,13 +236,5 @@ def most_certain(plan: MemoryPlan) -> Certain:
     return max(stages, key=lambda stage: stage.size)
 
 
-def certain_bytes(plan: MemoryPlan) -> int:
-    """What is held whatever the data (:func:`most_certain`)."""
-    return most_certain(plan).size
-
-
 def _sum(stage: Phase, names: frozenset[str]) -> int:
     return sum(size for name, size in stage.parts.items() if name in names)
-
-
-__all__ = ["certain_bytes", "check_memory", "most_certain", "surely_fits"]

@@ -49,8 +49,6 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What one rank's engine holds."""
-
     parts: Parts
     """On the rank's device from the engine's start to its end."""
     updating: Parts | None = None

@@ -142,9 +142,7 @@ def _as_in_a_run(run: RunConfig) -> Generator[None, None, None]:
     settings.fill_uninitialized_memory = False
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of torch on tensors without memory, of peft and transformers on each other
+            warnings.simplefilter("ignore")  # torch's of tensors without memory, peft's and transformers' of each other
             yield
     finally:
         torch.use_deterministic_algorithms(was, warn_only=True)

@@ -1,54 +1,15 @@
-"""How many bytes a parameter costs, in our layouts and in the textbook's, and how strategies share them out."""
+"""How strategies share the bytes of a model out."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any
 
-Name = Literal[
-    "single",
-    "ddp",
-    "fsdp",
-    "hsdp",
-    "zero1",
-    "zero2",
-    "zero3",
-    "fsdp_offload",
-    "zero1_offload",
-    "zero2_offload",
-    "zero3_offload",
-    "zero3_offload_moments",
-]
-STRATEGIES: tuple[Name, ...] = get_args(Name)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Bytes of one parameter that is trained."""
-
-    name: str
-    weight: int
-    master: int
-    gradient: int
-    moments: int
-    cast: int
-    """Of the weights in the number type that computes, held while they are used."""
-
-    @property
-    def total(self) -> int:
-        return self.weight + self.master + self.gradient + self.moments + self.cast
-
-
-LAYOUTS = (
-    Layout("fp32", 4, 0, 4, 8, 0),
-    Layout("autocast", 4, 0, 4, 8, 2),
-    Layout("bf16", 2, 0, 2, 4, 0),
-    Layout("textbook mixed precision", 2, 4, 4, 8, 0),
-)
-"""Ours: float32 weights that compute in float32; the same computing in bfloat16 (``trainer.precision=bf16``), the
-casts held from forward to backward; weights kept, trained and updated in bfloat16 (``model.dtype=bfloat16``). The last
-is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1) with gradients in float32, as Megatron-LM and DeepSpeed reduce
-them: bfloat16 weights, a float32 master copy and moments."""
+_TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+STRATEGIES = tuple(_TABLE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +19,7 @@ class Shares:
     weights: float
     gradients: float
     moments: float
-    gathers: bool
+    gathers: bool = False
     """A decoder layer's weights at a time are whole, and the root group (embedding, head) in forward and backward."""
     moments_on_host: bool = False
     weights_on_host: bool = False
@@ -76,26 +37,10 @@ class Shares:
         return self.gathers and not self.keeps_root
 
 
-def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
+def shares(name: str, ranks: int, ranks_per_node: int) -> Shares:
     """Of a strategy on so many ranks; HSDP shards among ``ranks_per_node``."""
-    one = 1 / ranks
-    if name == "hsdp":
-        one = 1 / min(ranks, ranks_per_node)
-    table: dict[str, Shares] = {
-        "single": Shares(1, 1, 1, False),
-        "ddp": Shares(1, 1, 1, False),
-        "fsdp": Shares(one, one, one, True),
-        "hsdp": Shares(one, one, one, True),
-        "zero1": Shares(1, 1, one, False, stepped=one),
-        "zero2": Shares(1, one, one, False, stepped=one),
-        "zero3": Shares(one, one, one, True, stepped=one, keeps_root=True),
-        "fsdp_offload": Shares(one, one, one, True, True, True, host_gradients=one),
-        "zero1_offload": Shares(1, 1, one, False, True, stepped=one, host_gradients=2 * one),
-        "zero2_offload": Shares(1, one, one, False, True, stepped=one, host_gradients=3 * one),
-        "zero3_offload": Shares(one, one, one, True, True, True, one, 2 * one, keeps_root=True),
-        "zero3_offload_moments": Shares(one, one, one, True, True, False, one, 2 * one, keeps_root=True),
-    }
-    return table[name]
-
-
-__all__ = ["LAYOUTS", "STRATEGIES", "Layout", "Name", "Shares", "shares"]
+    one = 1 / (min(ranks, ranks_per_node) if name == "hsdp" else ranks)
+    row = dict(_TABLE[name])
+    divided, times = row.pop("divided"), row.pop("times", {})
+    parts = {part: one if part in divided else 1 for part in ("weights", "gradients", "moments")}
+    return Shares(**parts, **{part: one * count for part, count in times.items()}, **row)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
-from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name, Shares, shares
+from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Shares, shares
 from rlhf_plugin_preflight.memory.phase import Phase, load_phase, phase_of
 from rlhf_plugin_preflight.memory.update_parts import in_update, root_weight_bytes
 
@@ -26,9 +26,7 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Placement:
-    """How the ranks share the work."""
-
-    strategy: Name
+    strategy: str
     ranks: int = 1
     ranks_per_node: int = 8
     tensor: int = 1
@@ -174,7 +172,7 @@ def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
 def every_strategy(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> list[MemoryPlan]:
     """The plan of each strategy on as many ranks; one process where there is one."""
     ranks, ranks_per_node, bucket = placement.ranks, placement.ranks_per_node, placement.bucket
-    names: list[Name] = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
+    names = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
     if ranks > 1 and ranks % min(ranks, ranks_per_node):
         names.remove("hsdp")
     return [plan_for(footprint, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
@@ -182,7 +180,7 @@ def every_strategy(footprint: Footprint, placement: Placement, *, on_cpu: bool) 
 
 def fewest_ranks(
     footprint: Footprint,
-    name: Name,
+    name: str,
     limit: int,
     ranks_per_node: int,
     *,
@@ -229,7 +227,7 @@ def placement_of(ctx: BuildContext) -> Placement:
     name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
     known = name if name in STRATEGIES and name != "single" else "ddp"
     bucket = getattr(chosen, "bucket", BUCKET)
-    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size, bucket=bucket)
+    return Placement(known, ctx.world_size, size or ctx.world_size, bucket=bucket)
 
 
 def asked_for(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_plugin_preflight.memory.advice import Advice, accepted, cheapest
 from rlhf_plugin_preflight.memory.amounts import available_ram
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, footprint
-from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Name
+from rlhf_plugin_preflight.memory.layouts import STRATEGIES
 from rlhf_plugin_preflight.memory.plan import (
     MemoryPlan,
     Placement,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, whether it fits, and what else could be done."""
-
     algo: str
     footprint: Footprint
     plan: MemoryPlan
@@ -132,7 +130,6 @@ def make_report(
 
     whole = footprint_of(ctx.config)
     footprints = {repr(ctx.config): whole}
-    several: list[Name] = [name for name in STRATEGIES if name != "single"]
     report = Report(
         algo=ctx.config.trainer.name,
         footprint=whole,
@@ -152,7 +149,8 @@ def make_report(
                 host=beside,
                 on_machine=on_machine,
             )
-            for name in several
+            for name in STRATEGIES
+            if name != "single"
         },
         advice=None,
         host_limit=None if beside is None else beside // min(placement.ranks, on_machine),

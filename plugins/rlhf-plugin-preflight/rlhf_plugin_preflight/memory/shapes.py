@@ -14,8 +14,6 @@ PREFIX = "shape:"
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes."""
-
     family: str
     layers: int
     hidden: int
@@ -89,25 +87,20 @@ def _check(shape: Shape, text: str) -> None:
 
 
 def _config(shape: Shape) -> Any:
-    from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import AutoConfig
 
-    if shape.family == "gpt2":
-        return GPT2Config(
-            n_layer=shape.layers,
-            n_embd=shape.hidden,
-            n_head=shape.heads,
-            vocab_size=shape.vocab,
-            n_positions=shape.context,
-        )
-    families: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-    return families[shape.family](
+    more: dict[str, Any] = {
+        "num_key_value_heads": shape.kv_heads,
+        "intermediate_size": shape.intermediate,
+        "tie_word_embeddings": shape.tied,
+        "head_dim": shape.head_dim or shape.hidden // shape.heads,
+    }
+    return AutoConfig.for_model(
+        shape.family,
         num_hidden_layers=shape.layers,
         hidden_size=shape.hidden,
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        intermediate_size=shape.intermediate,
         vocab_size=shape.vocab,
         max_position_embeddings=shape.context,
-        tie_word_embeddings=shape.tied,
-        head_dim=shape.head_dim or shape.hidden // shape.heads,
+        **({} if shape.family == "gpt2" else more),
     )

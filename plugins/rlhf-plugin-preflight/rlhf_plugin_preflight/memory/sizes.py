@@ -47,8 +47,6 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a plan is made for."""
-
     micro_batch: tuple[Row, ...]
     """Rows of one micro-batch, a heavy one of the run."""
     micro_batches: int

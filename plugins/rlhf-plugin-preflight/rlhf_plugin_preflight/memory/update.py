@@ -24,8 +24,6 @@ Parts = dict[str, int]
 
 @dataclass(frozen=True)
 class Update:
-    """What an update holds."""
-
     parts: Parts
     """At its peak, by what they are for."""
     trained: int

@@ -104,6 +104,3 @@ def _in_stage_3(footprint: Footprint, of: Shares, placement: Placement) -> Sizes
         "gathered units": 2.0 * layer,
         "communication": max(at_first, later),
     }
-
-
-__all__ = ["in_update", "root_weight_bytes"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models import LoadedModel, ModelConfig, ModelError, resolve_model
+from rlhf_core.models import LoadedModel, ModelConfig, resolve_model
 from rlhf_core.models.load import context_length, explain_failure, load_options, wake_checkpointing
 from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
@@ -135,11 +135,3 @@ def assume_structure(model: Any) -> None:
     forward._structures[base] = forward.Structure(is_split, False, packs)
     if parts is not None:
         last_token._known[trunk_and_head.base_model(parts.trunk)] = packs
-
-
-def count_parameters(model: Any) -> tuple[int, int]:
-    parameters = list(model.parameters())
-    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
-
-
-__all__ = ["Described", "ModelError", "count_parameters", "describe", "meta_model"]

@@ -21,8 +21,6 @@ TRIES = 30
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A solution in steps."""
-
     steps: tuple[str, ...]
     labels: tuple[bool, ...]
     outcome: bool

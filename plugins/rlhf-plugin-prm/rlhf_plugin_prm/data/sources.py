@@ -136,8 +136,6 @@ def _row(question: str, name: str, kind: str, solution: Labelled) -> Row:
 
 
 class ProcessBenchSource:
-    """ProcessBench's rows under our names."""
-
     def __init__(self, source: Any) -> None:
         self.source = source
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from importlib import import_module
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_verifiers.instructions import ifbench_custom, ifbench_form, ifeval
@@ -294,42 +297,39 @@ def date_format_list(text: str) -> bool:
     return len(days) == len(set(days)) and all(map(of_a_battle, days))
 
 
+def named_checks(reference: str) -> Mapping[str, Callable[..., bool]]:
+    """Instruction -> the function that ``instructions.toml`` names for it."""
+    table = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text())[reference]
+    places = {instruction: place.split(".") for instruction, place in table.items()}
+    return {i: getattr(import_module(f"{__package__}.{module}"), name) for i, (module, name) in places.items()}
+
+
 BY_TEXT: Mapping[str, Callable[..., bool]] = {
+    **named_checks("text"),
     "keywords:existence": lambda text, *, keywords: all(occurrences(text, k) for k in keywords),
     "keywords:frequency": lambda text, *, keyword, frequency, relation: ifeval.holds(
         occurrences(text, keyword), relation, frequency
     ),
     "keywords:forbidden_words": lambda text, *, forbidden_words: not any(occurrences(text, w) for w in forbidden_words),
-    "language:response_language": response_language,
     "length_constraints:number_words": lambda text, *, num_words, relation: ifeval.holds(
         len(counted_words(text)), relation, num_words
     ),
-    "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
     "detectable_content:number_placeholders": lambda text, *, num_placeholders: (
         sum(map(bool, map(words, re.findall(r"\[([^\[\]\n]*)\](?!\()", text)))) >= num_placeholders
     ),
-    "detectable_content:postscript": postscript,
     "detectable_format:number_bullet_lists": lambda text, *, num_bullets: len(bullets(text, "*+-")) == num_bullets,
     "detectable_format:constrained_response": lambda text: sum(option in text for option in ifeval.OPTIONS) == 1,
     "detectable_format:number_highlighted_sections": lambda text, *, num_highlights: (
         len(_HIGHLIGHT.findall(text)) >= num_highlights
     ),
-    "detectable_format:multiple_sections": multiple_sections,
-    "detectable_format:json_format": json_format,
     "detectable_format:title": lambda text: any(map(words, re.findall(r"<<([^<>\n]+)>>", text))),
-    "combination:two_responses": two_responses,
-    "combination:repeat_prompt": repeat_prompt,
-    "startend:end_checker": end_checker,
-    "startend:quotation": quotation,
     "change_case:capital_word_frequency": lambda text, *, capital_frequency, capital_relation: ifeval.holds(
         sum(map(str.isupper, words(text))), capital_relation, capital_frequency
     ),
-    "punctuation:no_comma": no_comma,
     "count:word_count_range": lambda text, *, min_words, max_words: min_words <= len(counted_words(text)) <= max_words,
     "count:unique_word_count": lambda text, *, N: len({*counted_words(text.lower())}) >= N,
     "count:conjunctions": lambda text, *, small_n: len(CONJUNCTIONS & {*words(text.lower())}) >= small_n,
     "count:numbers": lambda text, *, N: len(_NUMBER.findall(text)) == N,
-    "count:words_japanese": words_japanese,
     "count:keywords_multiple": lambda text, *, keyword1, keyword2, keyword3, keyword4, keyword5: (
         [occurrences(text, k) for k in (keyword1, keyword2, keyword3, keyword4, keyword5)] == [1, 2, 3, 5, 7]
     ),
@@ -338,26 +338,22 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
     "ratio:sentence_words": lambda text: (
         ifbench_form.sentence_words(text) and len({*words(text.lower())}) == len(words(text))
     ),
-    "sentence:alliteration_increment": alliteration_increment,
     "sentence:increment": lambda text, *, small_n: neighbours(
         [count for s in sentences(text) if (count := len(counted_words(s)))], lambda a, b: b == a + small_n
     ),
     "sentence:keyword": lambda text, *, word, N: occurrences(nth_sentence(text, N), word) > 0,
     "words:alphabet": lambda text: neighbours(firsts(text), lambda a, b: a + b in "abcdefghijklmnopqrstuvwxyza"),
-    "words:vowel": vowel,
     "words:consonants": lambda text: (
         bool(words(text)) and all(re.search(r"[bcdfghj-np-tv-z]{2}", w) for w in words(text.lower()))
     ),
     "words:palindrome": lambda text: (
         sum(w.isalpha() and w == w[::-1] and len(w) > 4 for w in words(text.lower())) >= 10
     ),
-    "words:prime_lengths": prime_lengths,
     "words:repeats": lambda text, *, small_n: 0 < max(Counter(words(text.lower())).values(), default=0) <= small_n,
     "words:no_consecutive": lambda text: neighbours(firsts(text), lambda a, b: a != b),
     "words:odd_even_syllables": lambda text: neighbours(
         [syllables(letters(w)) % 2 for w in words(text)], lambda a, b: a != b
     ),
-    "words:words_position": words_position,
     "words:keywords_specific_position": lambda text, *, keyword, n, m: (
         words(nth_sentence(text, n).lower())[int(m) - 1 : int(m)] == [keyword.strip().lower()]
     ),
@@ -366,25 +362,13 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
         bool(words(text)) and all(w[0] == w[-1] for w in map(words, text.lower().split("\n")) if w)
     ),
     "format:quotes": lambda text: ifbench_form.quotes(re.sub(r"(?<=\w)['’](?=\w)", "", text).translate(_STRAIGHT)),
-    "format:quote_unquote": quote_unquote,
-    "format:options": options,
     "format:newline": lambda text: max(sum(map(bool, map(letters, line.split()))) for line in text.split("\n")) == 1,
-    "format:line_indent": line_indent,
-    "format:list": separated_list,
-    "format:thesis": thesis,
-    "format:sub-bullets": sub_bullets,
-    "format:no_bullets_bullets": no_bullets_bullets,
-    "format:title_case": title_case,
-    "format:output_template": output_template,
-    "repeat:repeat_change": repeat_change,
     "repeat:repeat_span": lambda text, *, prompt_to_repeat, n_start, n_end: (
         text.lower().split() == prompt_to_repeat.lower().split()[int(n_start) : int(n_end) + 1]
     ),
     "custom:mcq_count_length": lambda text: (
         ifbench_custom.mcq_count_length(text) and ifbench_custom.is_option(text.strip().split("\n")[-1])
     ),
-    "custom:reverse_newline": reverse_newline,
-    "custom:character_reverse": character_reverse,
     "custom:sentence_alphabet": lambda text: [s[0][0] for s in spoken(text)] == [chr(97 + i) for i in range(26)],
     "custom:european_capitals_sort": lambda text: (
         tuple(c.strip(MARKS + "\n") for c in ifbench_custom.ascii_of(text).split(",")) in (CAPITALS, _WITH_KYIV)
@@ -392,6 +376,5 @@ BY_TEXT: Mapping[str, Callable[..., bool]] = {
     "custom:csv_special_character": lambda text: (
         ifbench_custom.csv_special_character(text) and all(len(row) == 5 for row in ifbench_custom.table(text))
     ),
-    "custom:date_format_list": date_format_list,
 }
 """The checks that differ; its count of words is that of :func:`words`."""

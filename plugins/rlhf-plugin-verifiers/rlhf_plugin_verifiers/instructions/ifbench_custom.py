@@ -131,18 +131,3 @@ def _is_date(text: str) -> bool:
     year, month, day = map(int, match.groups())
     longest = 29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31
     return 1769 <= year <= 1821 and month <= 12 and day <= longest
-
-
-CUSTOM = {
-    "custom:multiples": multiples,
-    "custom:mcq_count_length": mcq_count_length,
-    "custom:reverse_newline": reverse_newline,
-    "custom:word_reverse": word_reverse,
-    "custom:character_reverse": character_reverse,
-    "custom:sentence_alphabet": sentence_alphabet,
-    "custom:european_capitals_sort": european_capitals_sort,
-    "custom:csv_city": csv_city,
-    "custom:csv_special_character": csv_special_character,
-    "custom:csv_quotes": csv_quotes,
-    "custom:date_format_list": date_format_list,
-}

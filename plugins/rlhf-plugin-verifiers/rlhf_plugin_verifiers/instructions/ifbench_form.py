@@ -192,30 +192,3 @@ def repeat_simple(text: str) -> bool:
 def repeat_span(text: str, *, prompt_to_repeat: str, n_start: float, n_end: float) -> bool:
     """The request's characters from one index to another, both included."""
     return text.strip().lower() == prompt_to_repeat[int(n_start) : int(n_end) + 1].strip().lower()
-
-
-FORM = {
-    "ratio:sentence_type": sentence_type,
-    "ratio:sentence_balance": sentence_balance,
-    "ratio:sentence_words": sentence_words,
-    "sentence:alliteration_increment": alliteration_increment,
-    "sentence:increment": increment,
-    "sentence:keyword": keyword,
-    "format:parentheses": parentheses,
-    "format:quotes": quotes,
-    "format:quote_unquote": quote_unquote,
-    "format:options": options,
-    "format:newline": newline,
-    "format:emoji": emoji,
-    "format:line_indent": line_indent,
-    "format:list": separated_list,
-    "format:thesis": thesis,
-    "format:sub-bullets": sub_bullets,
-    "format:no_bullets_bullets": no_bullets_bullets,
-    "format:title_case": title_case,
-    "format:output_template": output_template,
-    "format:no_whitespace": no_whitespace,
-    "repeat:repeat_change": repeat_change,
-    "repeat:repeat_simple": repeat_simple,
-    "repeat:repeat_span": repeat_span,
-}

@@ -159,31 +159,3 @@ def paragraph_last_first(text: str) -> bool:
     """Each paragraph ends with the word it began with."""
     word_lists = [p.strip().lower().strip(MARKS).split() for p in text.split("\n")]
     return all(words[0] == words[-1] for words in word_lists if words)
-
-
-WORDS = {
-    "count:word_count_range": word_count_range,
-    "count:unique_word_count": unique_word_count,
-    "count:conjunctions": conjunctions,
-    "count:person_names": person_names,
-    "count:numbers": numbers,
-    "count:pronouns": pronouns,
-    "count:punctuation": punctuation,
-    "count:words_japanese": words_japanese,
-    "count:keywords_multiple": keywords_multiple,
-    "ratio:stop_words": stop_words,
-    "ratio:overlap": overlap,
-    "words:alphabet": alphabet,
-    "words:vowel": vowel,
-    "words:consonants": consonants,
-    "words:palindrome": palindrome,
-    "words:prime_lengths": prime_lengths,
-    "words:repeats": repeats,
-    "words:no_consecutive": no_consecutive,
-    "words:odd_even_syllables": odd_even_syllables,
-    "words:start_verb": start_verb,
-    "words:words_position": words_position,
-    "words:keywords_specific_position": keywords_specific_position,
-    "words:last_first": last_first,
-    "words:paragraph_last_first": paragraph_last_first,
-}

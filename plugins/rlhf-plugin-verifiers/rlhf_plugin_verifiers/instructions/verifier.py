@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.instructions.arguments import why_wrong
-from rlhf_plugin_verifiers.instructions.by_text import BY_TEXT
-from rlhf_plugin_verifiers.instructions.ifbench_custom import CUSTOM
-from rlhf_plugin_verifiers.instructions.ifbench_form import FORM
-from rlhf_plugin_verifiers.instructions.ifbench_words import WORDS
-from rlhf_plugin_verifiers.instructions.ifeval import IFEVAL
+from rlhf_plugin_verifiers.instructions.by_text import BY_TEXT, named_checks
 from rlhf_plugin_verifiers.instructions.lexicon import installed
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 
 Check = Callable[[str], bool]
 Reference = Literal["published", "text"]
-INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {**IFEVAL, **WORDS, **FORM, **CUSTOM}
+INSTRUCTIONS = named_checks("published")
 """The published checks."""
 NEEDS_LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}

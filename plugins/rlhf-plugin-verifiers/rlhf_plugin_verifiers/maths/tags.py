@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from rlhf_plugin_verifiers.maths.answer import is_formula
@@ -13,13 +14,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_verifiers.graded import GradedVerifier
     from rlhf_plugin_verifiers.maths.config import QuestionOnlyConfig, R1ZeroConfig
 
-R1_ZERO_PROMPT = (
-    "A conversation between User and Assistant. The User takes a question, and the Assistant solves it. The Assistant "
-    "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
-    "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
-    "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
-    "User: {prompt}\nAssistant: <think>"
-)
+R1_ZERO_PROMPT = Path(__file__).with_name("r1_zero_prompt.txt").read_text().removesuffix("\n")
 """Goes into ``dataset.prompt_template``; the model must then be prompted without a chat template."""
 Mode = Literal["strict", "lenient", "compatible"]
 _LENIENT = re.compile(r"</think>\s*<answer>(.*?)</answer>", re.DOTALL)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_plugin_verifiers.maths.text import canonical, unwrapped
@@ -12,48 +14,14 @@ from rlhf_plugin_verifiers.number_forms import Number, plain, same_number, whole
 
 MAX_LENGTH = 200
 """Characters; a longer answer is no quantity."""
-_MILE = Fraction("1609.344")
-_UNITS: dict[str, dict[str, Fraction | int]] = {
-    "length": {
-        **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1),
-        **dict.fromkeys(("nm", "nanometer", "nanometers", "nanometre", "nanometres"), Fraction(1, 10**9)),
-        **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), Fraction(1, 1000)),
-        **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), Fraction(1, 100)),
-        **dict.fromkeys(("dm", "decimeter", "decimeters", "decimetre", "decimetres"), Fraction(1, 10)),
-        **dict.fromkeys(("km", "kilometer", "kilometers", "kilometre", "kilometres"), 1000),
-        **dict.fromkeys(("in", "inch", "inches"), Fraction("0.0254")),
-        **dict.fromkeys(("ft", "foot", "feet"), Fraction("0.3048")),
-        **dict.fromkeys(("yd", "yard", "yards"), Fraction("0.9144")),
-        **dict.fromkeys(("mi", "mile", "miles"), _MILE),
-    },
-    "mass": {
-        **dict.fromkeys(("g", "gram", "grams"), 1),
-        **dict.fromkeys(("mg", "milligram", "milligrams"), Fraction(1, 1000)),
-        **dict.fromkeys(("kg", "kilogram", "kilograms"), 1000),
-        **dict.fromkeys(("tonne", "tonnes"), 10**6),
-        **dict.fromkeys(("lb", "lbs", "pound", "pounds"), Fraction("453.59237")),
-        **dict.fromkeys(("oz", "ounce", "ounces"), Fraction("28.349523125")),
-    },
-    "time": {
-        **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
-        **dict.fromkeys(("ms", "millisecond", "milliseconds"), Fraction(1, 1000)),
-        **dict.fromkeys(("min", "mins", "minute", "minutes"), 60),
-        **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
-        **dict.fromkeys(("day", "days"), 86400),
-        **dict.fromkeys(("week", "weeks"), 604800),
-    },
-    "months": {**dict.fromkeys(("month", "months"), 1), **dict.fromkeys(("year", "years", "yr", "yrs"), 12)},
-    "money": {**dict.fromkeys(("cent", "cents"), 1), **dict.fromkeys(("dollar", "dollars"), 100)},
-    "volume": {
-        **dict.fromkeys(("L", "l", "liter", "liters", "litre", "litres"), Fraction(1, 1000)),
-        **dict.fromkeys(("mL", "ml", "milliliter", "milliliters", "millilitre", "millilitres"), Fraction(1, 10**6)),
-    },
-    "celsius": {"°C": 1},
-    "fahrenheit": {"°F": 1},
-    "speed": {"mph": _MILE / 3600, "kph": Fraction(1000, 3600)},
+_UNITS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_OF = {
+    name: (kind, Fraction(size))
+    for kind, sizes in _UNITS.items()
+    for size, names in sizes.items()
+    for name in names.split()
 }
-"""What is measured -> its units in one of them; volumes in cubic metres, speeds in metres per second."""
-_OF = {name: (kind, Fraction(size)) for kind, units in _UNITS.items() for name, size in units.items()}
+"""Unit -> what it measures, and its size."""
 _BASES = {"volume": {"length": 3}, "speed": {"length": 1, "time": -1}}
 _NAME = "|".join(sorted(map(re.escape, _OF), key=len, reverse=True))
 _ONE = rf"(?:(?:sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?:{_NAME})(?:\s*\^\s*(?:\{{\s*[23]\s*\}}|[23])|[²³])?"
@@ -62,8 +30,6 @@ _DEGREE = re.compile(r"\^?\s*(?:\{\s*\\circ\s*\}|\\circ|°)\s*(?=[CF]\b)")
 
 
 class Quantity(NamedTuple):
-    """A number with a unit."""
-
     number: str
     dimensions: tuple[tuple[str, int], ...]
     """What is measured and its power. Example: ``(("length", 1), ("time", -1))``"""

@@ -148,8 +148,6 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z](?:_\{?\w{1,4}\}?)?|\\[A-Za-z]{2,8}(?:_\{?\
 
 
 class Assigned(NamedTuple):
-    """One named value."""
-
     name: str
     value: str
 

@@ -21,8 +21,6 @@ NO_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "scripts", 
 
 
 class Added(NamedTuple):
-    """What was added to a package."""
-
     files: list[Path]
     test: Path
     notes: list[str]

@@ -6,7 +6,8 @@ import keyword
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
@@ -21,8 +22,6 @@ PREFIX = "rlhf-plugin-"
 
 @dataclass(frozen=True)
 class Names:
-    """What a package's parts are called."""
-
     distribution: str
     module: str
     component: str
@@ -58,17 +57,7 @@ def suggestion(typed: str) -> str:
 
 
 ENDING = ".tmpl"
-NEEDS = {
-    "loss": ("torch",),
-    "trainer": ("rlhf-plugin-grpo",),
-    "loop": ("torch",),
-    "reward-model": ("torch", "safetensors"),
-    "rollout": ("torch",),
-    "strategy": ("torch",),
-    "environment": ("rlhf-plugin-episodes",),
-    "tool": ("rlhf-plugin-episodes",),
-}
-"""Distributions that a kind's template imports or names besides the core's small dependencies."""
+NEEDS: Mapping[str, Sequence[str]] = tomllib.loads(Path(__file__).with_name("needs.toml").read_text())
 ENTRY_POINTS = """[project.entry-points."rlhf.$kind"]
 $component = "$module.config:${stem}Config"
 """
