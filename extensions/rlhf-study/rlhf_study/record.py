@@ -7,7 +7,20 @@ import platform
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Verdict(NamedTuple):
+    """What a study says of one published finding."""
+
+    line: str
+    """Document and line. Example: ``000:696``"""
+    says: str
+    """The finding; a question where the document leaves the answer open."""
+    here: str
+    """What was measured."""
+    verdict: str
+    """``reproduced``, ``contradicted``, ``not resolvable here``; the answer to an open question."""
 
 
 @dataclass(frozen=True)
