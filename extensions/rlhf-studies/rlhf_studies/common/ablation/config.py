@@ -44,6 +44,8 @@ class AblationConfig(StudyConfig):
     """What each arm changes."""
     real_arms: ClassVar[Mapping[str, Settings]] = {}
     """The same for ``world=real``, of arms that change something else there."""
+    length: ClassVar[str] = "steps"
+    """The trainer's setting that `steps` gives; `max_steps` of trainers that learn from rows."""
     metric: ClassVar[str] = "eval/reward/mean"
     """Metric that is compared, by its last value."""
     also: ClassVar[tuple[str, ...]] = ()
@@ -62,6 +64,6 @@ class AblationConfig(StudyConfig):
             self.worlds[self.world],
             self.shared,
             change,
-            {"seed": seed, "trainer": {"steps": self.steps}},
+            {"seed": seed, "trainer": {self.length: self.steps}},
             self.train,
         )

@@ -64,6 +64,8 @@ class Ablation(Study[AblationConfig]):
     def _verdict(self, claim: Claim, results: Results) -> Verdict:
         metric = claim.metric or self.config.metric
         ours, theirs = (self._values(arm, metric, results) for arm in (claim.arm, claim.other))
+        if not (ours and theirs):
+            return Verdict(claim.line, claim.says, f"{metric}: not measured", "not measured")
         difference = interval([a - b for a, b in zip(ours, theirs, strict=True)])
         text = f"{metric}: {claim.arm} less {claim.other} {difference.text}"
         return Verdict(claim.line, claim.says, text, judged(claim.sign, difference))
