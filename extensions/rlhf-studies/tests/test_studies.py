@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.plugins.registry import Registry
+from rlhf_studies.common.ablation.config import AblationConfig
 from rlhf_testing import check_study
 
 REGISTRY = Registry(disabled=())
@@ -22,7 +23,9 @@ OUTSIDE = {
     if {"data", "model"} & set(REGISTRY.load("study", name).model_fields) and name != "smollm2_arithmetic"
 }
 """These read data sets that are not shipped."""
+ABLATIONS = {name for name in NAMES if issubclass(REGISTRY.load("study", name), AblationConfig)}
 BEFORE_A_RELEASE = {
+    *(ABLATIONS - {"std_normalisation"}),
     *("hh_reward_models", "rubric_vs_bradley_terry", "smollm2_prm"),
     *("agent_claims", "data_mixes", "lookup_grpo", "masked_head", "ray_actors", "tau_bench_gold", "taskmaster_turns"),
     *("pocket_voice", "speech_hacking", "speech_ratings", "speech_reward_pairs"),

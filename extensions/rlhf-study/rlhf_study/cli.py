@@ -79,6 +79,21 @@ def show(name: str, as_json: bool) -> None:
     click.echo("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
 
 
+@study.command("claims")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def claims_(as_json: bool) -> None:
+    """Published findings, what is measured here, and the verdict. Reads records only."""
+    from rlhf_core.cli import emit_json, table
+    from rlhf_core.config import Registry
+    from rlhf_study.record import Verdict, claims
+
+    rows = claims({entry.name: entry.point.module for entry in Registry().entries("study")})
+    if as_json:
+        emit_json([row._asdict() for row in rows])
+    else:
+        table(Verdict._fields, rows)
+
+
 @study.command(cls=SeedsCommand)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(

@@ -105,7 +105,10 @@ def report(config: StudyConfig, results: Mapping[int, Figures], folder: Path, co
     text = study.table(results)
     settings = config.model_dump(mode="json")
     seeds = {str(seed): figures for seed, figures in results.items()}
-    write_json(folder / "result.json", {"command": command, "settings": settings, "seeds": seeds, "machine": machine()})
+    record: dict[str, Any] = {"command": command, "settings": settings, "seeds": seeds, "machine": machine()}
+    if verdicts := getattr(study, "verdicts", None):
+        record["verdicts"] = [verdict._asdict() for verdict in verdicts(results)]
+    write_json(folder / "result.json", record)
     (folder / "result.md").write_text(f"`{command}`\n\n{text}\n")
     if save := getattr(study, "save", None):
         save(results, folder)

@@ -12,21 +12,20 @@ from rlhf_core.config import ConfigError, did_you_mean, merge_settings, parse_se
 FLOW = "a value with ${...} inside { } or [ ] needs quotes: {path: '${stages.rm.model}'}"
 
 
-def shipped(folder: str) -> dict[str, Path]:
-    """Name -> file of what this package ships in ``recipes`` or ``sweeps``."""
-    shipped_folder = Path(str(files("rlhf_plugin_recipes"))) / folder
-    return {file.stem: file for file in sorted(shipped_folder.glob("*.yaml"))}
+def shipped() -> dict[str, Path]:
+    """Name -> file of the recipes that this package ships."""
+    folder = Path(str(files("rlhf_plugin_recipes"))) / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
-def find_file(name: str, folder: str) -> Path:
-    recipes = shipped(folder)
+def find_recipe(name: str) -> Path:
+    recipes = shipped()
     if name in recipes:
         return recipes[name]
     if Path(name).expanduser().is_file():
         return Path(name).expanduser()
-    kind = folder.removesuffix("s")
     raise ConfigError(
-        f"there is no {kind} '{name}'",
+        f"there is no recipe '{name}'",
         why="it is neither a file nor one of those that are shipped",
         fix=did_you_mean(name, recipes) or f"one of: {', '.join(recipes)}; or the path of a YAML file",
     )

@@ -100,11 +100,11 @@ stages:
 @pytest.mark.slow
 def test_shipped_recipes_are_listed_shown_and_valid(rlhf: Any) -> None:
     rows = json.loads(rlhf("recipe", "list", "--json").out)
-    assert {row["name"] for row in rows} == set(shipped("recipes"))
+    assert {row["name"] for row in rows} == set(shipped())
     assert all(row["about"] for row in rows)
-    assert "three_stage" in shipped("recipes")
+    assert "three_stage" in shipped()
     assert "stages:" in rlhf("recipe", "show", "three_stage").out
-    for name in shipped("recipes"):
+    for name in shipped():
         ran = rlhf("recipe", "run", name, "--dry-run", "--json")
         assert ran.code == 0, ran.err
         assert {row["what"].split(" ")[0] for row in json.loads(ran.out)} == {"made", "runs"}

@@ -13,19 +13,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="NAME|FILE", required=False)
-@click.option("--list", "list_them", is_flag=True, help="Sweeps that are shipped.")
-@click.option("--show", is_flag=True, help="Print the sweep's file.")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="base.X=Y and the like. Repeatable.")
 @click.option("--seeds", metavar="N,N", help="Seeds instead of the file's, for example 0,1,2.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/sweeps/NAME.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/sweeps/ and the sweep's name."
+)
 @click.option("--dry-run", is_flag=True, help="Check every run and list them; run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def sweep(
-    name: str | None,
-    list_them: bool,
-    show: bool,
+    file: Path,
     settings: tuple[str, ...],
     seeds: str | None,
     jobs: int,
@@ -38,24 +36,18 @@ def sweep(
     Exit code 1 if a run failed; the others are done and compared.
 
     \b
-    rlhf sweep learning_rate --jobs 2
+    rlhf sweep mine.yaml --jobs 2
     rlhf sweep mine.yaml --seeds 0,1,2,3 --set base.trainer.steps=50
     """
     from rlhf_core.config import ConfigError
-    from rlhf_plugin_recipes.files import find_file, shipped
     from rlhf_plugin_recipes.process import locked
     from rlhf_plugin_recipes.sweep.plan import plan_runs
     from rlhf_plugin_recipes.sweep.read import read_sweep
 
-    if list_them:
-        _list(as_json)
-        return
-    if name is None:
-        raise ConfigError("which sweep?", fix=f"rlhf sweep NAME or FILE; shipped: {', '.join(shipped('sweeps'))}")
-    file = find_file(name, "sweeps")
-    if show:
-        click.echo(file.read_text(encoding="utf-8").rstrip())
-        return
+    if not file.is_file():
+        raise ConfigError(
+            f"there is no file '{file}'", fix="write one: docs/recipes.md; `rlhf study list` has ablations"
+        )
     chosen = read_sweep(file, settings, _seeds(seeds))
     root = out or Path("runs") / "sweeps" / chosen.name
     runs = plan_runs(chosen, root)
@@ -64,7 +56,7 @@ def sweep(
         return
     options = [*(f"--set {one}" for one in settings), *([f"--seeds {seeds}"] if seeds else [])]
     with locked(root):
-        _run(chosen, runs, root, jobs, " ".join(["rlhf sweep", name, *options]), as_json)
+        _run(chosen, runs, root, jobs, " ".join(["rlhf sweep", str(file), *options]), as_json)
 
 
 def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: str, as_json: bool) -> None:
@@ -92,19 +84,6 @@ def _run(chosen: Sweep, runs: list[SweepRun], root: Path, jobs: int, command: st
             why=failed[0].error,
             fix="the same command tries them again; the others are kept",
         )
-
-
-def _list(as_json: bool) -> None:
-    from rlhf_core.cli import emit_json, table
-    from rlhf_plugin_recipes.files import shipped
-    from rlhf_plugin_recipes.sweep.read import read_sweep
-
-    sweeps = [read_sweep(file) for file in shipped("sweeps").values()]
-    rows = [{"name": s.name, "runs": len(s.points) * len(s.seeds), "about": s.about} for s in sweeps]
-    if as_json:
-        emit_json(rows)
-    else:
-        table(("name", "runs", "what"), [(r["name"], r["runs"], str(r["about"]).split("\n")[0]) for r in rows])
 
 
 def _forecast(runs: list[SweepRun], as_json: bool) -> None:
