@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
 
 from rlhf_core.cli.options import open_plugins, resolve_options
-from rlhf_core.config import merge_settings
 from rlhf_core.plugins.registry import Registry
-from rlhf_studies.common.ablation.config import AblationConfig, Claim
-from rlhf_studies.common.ablation.run import Ablation
+from rlhf_studies.common.ablation.worlds import WorldAblation
+from rlhf_study.ablation.config import AblationConfig, Claim, Settings
+from rlhf_study.ablation.run import Ablation
 from rlhf_study.record import claims
+from rlhf_study.runs import layered
 
 REGISTRY = Registry(disabled=())
-ABLATIONS: list[type[AblationConfig]] = [
-    cls for entry in REGISTRY.entries("study") if issubclass(cls := REGISTRY.load("study", entry.name), AblationConfig)
+ABLATIONS: list[type[WorldAblation]] = [
+    cls for entry in REGISTRY.entries("study") if issubclass(cls := REGISTRY.load("study", entry.name), WorldAblation)
 ]
 
 
 @pytest.mark.parametrize("world", ["pocket", "real"])
 @pytest.mark.parametrize("cls", ABLATIONS, ids=lambda cls: cls.__name__)
-def test_every_arm_is_a_configuration_of_its_own(cls: type[AblationConfig], world: Any, tmp_path: Path) -> None:
+def test_every_arm_is_a_configuration_of_its_own(cls: type[WorldAblation], world: Any, tmp_path: Path) -> None:
     config, registry = cls(world=world), open_plugins(reports=False)[0]
     found: set[str] = set()
     for arm in config.arms:
-        settings: dict[str, Any] = {}
-        for layer in config.settings(arm, 0):
-            settings = merge_settings(settings, dict(layer))
         file = tmp_path / "arm.yaml"
-        file.write_text(yaml.safe_dump(settings))
+        file.write_text(yaml.safe_dump(layered(*config.settings(arm, 0))))
         found.add(resolve_options(registry, (str(file),), [], {}).config.model_dump_json())
     assert len(found) >= len(config.arms) - (cls.__name__ == "CurriculumConfig"), "its pass rates come later"
     assert all({claim.arm, claim.other} <= set(config.arms) for claim in config.claims)
@@ -41,8 +40,8 @@ class Two(AblationConfig):
     """Two arms."""
 
     name: str = "two"
-    arms: ClassVar[Any] = {"a": {}, "b": {}}
-    claims: ClassVar[Any] = (Claim("000:1", "a is higher", "a", "b", 1), Claim("000:2", "is a?", "a", "b"))
+    arms: Mapping[str, Settings] = {"a": {}, "b": {}}
+    claims: tuple[Claim, ...] = (Claim("000:1", "a is higher", "a", "b", 1), Claim("000:2", "is a?", "a", "b"))
 
 
 @pytest.mark.parametrize(

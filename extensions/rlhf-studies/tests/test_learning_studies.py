@@ -13,9 +13,9 @@ from rlhf_core.config.load import merge_settings, resolve
 from rlhf_core.plugins.registry import Registry
 from rlhf_studies.arithmetic_algorithms.config import Algorithm, ArithmeticAlgorithmsConfig
 from rlhf_studies.arithmetic_algorithms.run import ArithmeticAlgorithms, Point, summarise
-from rlhf_studies.common.tables import spread
 from rlhf_studies.monitor_lead_time.run import damage
 from rlhf_studies.smollm2_arithmetic.run import compare
+from rlhf_study.tables import spread
 
 
 @pytest.mark.parametrize("algorithm", get_args(Algorithm))

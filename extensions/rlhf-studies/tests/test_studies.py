@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.plugins.registry import Registry
-from rlhf_studies.common.ablation.config import AblationConfig
+from rlhf_study.ablation.config import AblationConfig
 from rlhf_testing import check_study
 
 REGISTRY = Registry(disabled=())

@@ -84,7 +84,9 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> 
     settings = config.model_dump(mode="json", exclude={"seeds"})
     settings_file, figures = folder / "settings.json", folder / "figures.json"
     if settings_file.is_file() and json.loads(settings_file.read_text()) != settings:
-        raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
+        if not config.checks_runs:
+            raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
+        figures.unlink(missing_ok=True)
     if not figures.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(settings_file, settings)

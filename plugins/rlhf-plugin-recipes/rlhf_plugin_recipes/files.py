@@ -1,4 +1,4 @@
-"""YAML files of recipes and sweeps: shipped ones by name, others by path; a key that stands twice is refused."""
+"""YAML files of recipes: shipped ones by name, others by path; a key that stands twice is refused."""
 
 from __future__ import annotations
 
@@ -34,27 +34,13 @@ def find_recipe(name: str) -> Path:
 def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
     """The file's mapping with ``a.b=c`` settings over it."""
     try:
-        return merge_settings(numbers(read_yaml(file)), parse_settings(settings))
+        return merge_settings(read_yaml(file), parse_settings(settings))
     except RecursionError as error:
         raise ConfigError(f"'{file}' holds itself", why="an anchor (&) is used inside of what it names") from error
     except ConfigError as error:
         if "not valid YAML" in error.what and "given twice" not in error.why and "${" in file.read_text():
             raise ConfigError(error.what, why=error.why, fix=FLOW) from error
         raise
-
-
-def numbers(value: Any) -> Any:
-    """Give ``1e-5`` its number, which YAML 1.1 reads as text."""
-    if isinstance(value, dict):
-        return {key: numbers(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [numbers(one) for one in value]
-    if isinstance(value, str) and value[:1].isdigit() and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def refuse_unknown(where: str, keys: Iterable[str], known: Iterable[str]) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rlhf_studies.common.ablation.config import Claim, Settings
 from rlhf_studies.common.ablation.sums import SumsAblation
+from rlhf_study.ablation.config import Claim, Settings
 
 
 class AdamEpsAndWarmupConfig(SumsAblation):
@@ -17,12 +17,12 @@ class AdamEpsAndWarmupConfig(SumsAblation):
             "kl": {"coefficient": 0.001, "track": True},
         }
     }
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         f"eps {eps:g}, warm-up {warmup}": {"trainer": {"optimizer": {"eps": eps, "warmup_steps": warmup}}}
         for eps in (1e-8, 1e-4)
         for warmup in (0, 8)
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim(
             "001:2125",
             "eps 1e-4 with warm-up keeps KL small",

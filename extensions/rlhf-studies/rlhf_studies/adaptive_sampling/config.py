@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from rlhf_studies.common.ablation.config import Claim, Settings
 from rlhf_studies.common.ablation.sums import SumsAblation
+from rlhf_study.ablation.config import Claim, Settings
 
 
 class AdaptiveSamplingConfig(SumsAblation):
@@ -12,12 +11,12 @@ class AdaptiveSamplingConfig(SumsAblation):
     dynamic sampling."""
 
     name: str = "adaptive_sampling"
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         "fixed": {},
         "adaptive": {"trainer": {"adaptive_sampling": {"k_success": 2, "k_failure": 2, "max_completions": 32}}},
         "dynamic": {"trainer": {"dynamic_sampling": {}}},
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim(
             "001:1936", "Adaptive groups learn more than groups of one size in the same steps", "adaptive", "fixed", 1
         ),

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from rlhf_studies.arithmetic_algorithms.config import ArithmeticAlgorithmsConfig
 from rlhf_studies.common.plots import panels
-from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean
 
 ACCURACY, TRAINED = "eval/reward/part/answer", "reward/part/answer"
 SUMS = {"name": "pocket", "subset": "arithmetic"}

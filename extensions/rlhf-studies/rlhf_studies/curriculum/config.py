@@ -7,8 +7,8 @@ from pydantic import Field
 
 from rlhf_core.config import merge_settings
 from rlhf_studies.common import smoke
-from rlhf_studies.common.ablation.config import Claim, Settings
 from rlhf_studies.common.ablation.sums import SumsAblation
+from rlhf_study.ablation.config import Claim, Settings
 
 ADAPTIVE: Settings = {"adaptive_sampling": {"k_success": 2, "k_failure": 2, "max_completions": 32}}
 
@@ -24,7 +24,7 @@ class CurriculumConfig(SumsAblation):
         "train": merge_settings(dict(smoke.ONLINE), {"trainer": {"sampling": {"max_tokens": 16}}}),
     }
     component: ClassVar[str] = "rlhf_studies.curriculum.run:Curriculum"
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         "any order": {},
         "easiest first": {},
         "by own scores": {"dataset": {"difficulty": {"band": [0.1, 0.9]}}},
@@ -32,7 +32,7 @@ class CurriculumConfig(SumsAblation):
     }
     by_pass_rate: ClassVar[tuple[str, ...]] = ("easiest first", "all levers")
     """Arms whose prompts are ordered by pass rate."""
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim("001:312", "Ordering by pass@64 does not help", "easiest first", "any order"),
         Claim("001:192", "Do prompts that are solved sometimes help?", "by own scores", "any order"),
         Claim("001:1610", "Staleness, adaptive groups and order together", "all levers", "any order"),

@@ -7,17 +7,15 @@ from pathlib import Path
 
 from rlhf_core.config import merge_settings
 from rlhf_core.data import read_jsonl
-from rlhf_studies.common.ablation.config import Settings
-from rlhf_studies.common.ablation.run import Ablation
 from rlhf_studies.common.ablation.sums import COPIES
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.runs import rlhf
 from rlhf_studies.curriculum.config import CurriculumConfig
+from rlhf_study.ablation.config import Settings
+from rlhf_study.ablation.run import Ablation
+from rlhf_study.runs import rlhf
 
 
-class Curriculum(Ablation):
-    config: CurriculumConfig
-
+class Curriculum(Ablation[CurriculumConfig]):
     def inputs(self, seed: int, folder: Path) -> Mapping[str, Settings]:
         rates = folder / "pass_rates.jsonl"
         if not rates.is_file():

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.plots import panels
-from rlhf_studies.common.runs import Run, first_member, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.common.pocket import first_member
 from rlhf_studies.ensemble_vs_single.config import EnsembleVsSingleConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 CURVES = {
     "gold": "eval/gold/value",

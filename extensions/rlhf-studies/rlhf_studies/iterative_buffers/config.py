@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rlhf_studies.common.ablation.assistants import AssistantAblation
-from rlhf_studies.common.ablation.config import Claim, Settings
+from rlhf_study.ablation.config import Claim, Settings
 
 ITERATIVE: Settings = {
     "name": "iterative_dpo",
@@ -20,10 +20,10 @@ class IterativeBuffersConfig(AssistantAblation):
 
     name: str = "iterative_buffers"
     shared: ClassVar[Settings] = {"trainer": ITERATIVE}
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         buffer: {"trainer": {"buffer": buffer}} for buffer in ("current", "rolling", "full")
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim("002:390", "The full buffer degrades against the rolling one", "full", "rolling", -1),
         Claim("002:390", "The full buffer degrades against fresh pairs", "full", "current", -1),
         Claim("002:134", "Old pairs hold the policy near its start", "full", "current", -1, "kl"),

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from rlhf_studies.common.ablation.config import Claim, Settings
 from rlhf_studies.common.ablation.sums import LENGTH, SumsAblation
+from rlhf_study.ablation.config import Claim, Settings
 
 
 class LengthNormalisationConfig(SumsAblation):
@@ -12,12 +11,12 @@ class LengthNormalisationConfig(SumsAblation):
     averaged over all tokens."""
 
     name: str = "length_normalisation"
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         "masked_mean": {"trainer": {"reduction": "sequence_mean"}},
         "masked_normalize": {"trainer": {"reduction": "constant"}},
         "token_mean": {"trainer": {"reduction": "token_mean"}},
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim("000:763", "Does masked_mean learn more than masked_normalize?", "masked_mean", "masked_normalize"),
         Claim("000:763", "Does it lead to longer answers?", "masked_mean", "masked_normalize", metric=LENGTH),
     )

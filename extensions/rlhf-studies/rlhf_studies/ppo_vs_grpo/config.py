@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rlhf_studies.common.ablation.assistants import FOUR_UPDATES, PROXY, AssistantAblation
-from rlhf_studies.common.ablation.config import Claim, Settings
+from rlhf_study.ablation.config import Claim, Settings
 
 
 class PpoVsGrpoConfig(AssistantAblation):
@@ -12,12 +12,12 @@ class PpoVsGrpoConfig(AssistantAblation):
 
     name: str = "ppo_vs_grpo"
     shared: ClassVar[Settings] = FOUR_UPDATES
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         "ppo": {"trainer": {"kl": {"coefficient": 0.02, "controller": "fixed"}}},
         "grpo": {"trainer": {"name": "grpo", "kl": {"coefficient": 0.02}}},
         "grpo, no KL": {"trainer": {"name": "grpo", "kl": {"coefficient": 0.0}}},
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim("002:112", "Is GRPO as good by the hidden gold score?", "grpo", "ppo"),
         Claim("002:117", "GRPO moves less far", "grpo", "ppo", -1, "kl"),
         Claim("002:112", "Does it reach the same reward?", "grpo", "ppo", metric=PROXY),

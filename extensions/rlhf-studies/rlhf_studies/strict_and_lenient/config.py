@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from rlhf_studies.common.ablation.config import Claim, Settings
-from rlhf_studies.common.ablation.sums import SumsAblation
+from rlhf_studies.common.ablation.sums import ALSO, SumsAblation
+from rlhf_study.ablation.config import Claim, Settings
 
 FORM = "eval/reward/part/format"
 
@@ -18,13 +18,13 @@ class StrictAndLenientConfig(SumsAblation):
     for the form."""
 
     name: str = "strict_and_lenient"
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         "last number": verifier(mode="last"),
         "strict": verifier(mode="strict"),
         "form pays": verifier(mode="last", format_weight=0.1),
     }
-    also: ClassVar[tuple[str, ...]] = (*SumsAblation.also, FORM)
-    claims: ClassVar[tuple[Claim, ...]] = (
+    also: tuple[str, ...] = (*ALSO, FORM)
+    claims: tuple[Claim, ...] = (
         Claim(
             "001:2010", "The strict form is rarer after training on the last number", "last number", "strict", -1, FORM
         ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rlhf_studies.common.ablation.assistants import FOUR_UPDATES, HOLLOW, PROXY, AssistantAblation
-from rlhf_studies.common.ablation.config import Claim, Settings
+from rlhf_study.ablation.config import Claim, Settings
 
 
 class UncertaintyPenaltyConfig(AssistantAblation):
@@ -12,10 +12,10 @@ class UncertaintyPenaltyConfig(AssistantAblation):
 
     name: str = "uncertainty_penalty"
     shared: ClassVar[Settings] = FOUR_UPDATES
-    arms: ClassVar[Mapping[str, Settings]] = {
+    arms: Mapping[str, Settings] = {
         f"{value:g}": {"reward": {"uncertainty_penalty": value}} for value in (0.0, 0.1, 0.3, 0.5, 1.0)
     }
-    claims: ClassVar[tuple[Claim, ...]] = (
+    claims: tuple[Claim, ...] = (
         Claim("002:217", "A penalty of .5 cuts verbose answers from 78 to 31 %", "0.5", "0", -1, HOLLOW),
         Claim("002:217", "It lowers KL from 4.82 to 3.14", "0.5", "0", -1, "kl"),
         Claim("002:218", "It gives up reward, .681 to .521", "0.5", "0", -1, PROXY),

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_studies.common.ablation.config import AblationConfig, Settings
+from rlhf_studies.common.ablation.worlds import WorldAblation
+from rlhf_study.ablation.config import Settings
 
 GOLD, HOLLOW, WORDS = "eval/gold/value", "eval/gold/hollow", "eval/gold/words"
 PROXY = "eval/reward/mean"
+ALSO = (PROXY, "kl", HOLLOW, WORDS)
 POCKET: Settings = {
     "dataset": {"name": "pocket/assistant"},
     "reward": {"name": "ensemble"},
@@ -61,15 +63,15 @@ REAL: Settings = {
 }
 
 
-class AssistantAblation(AblationConfig):
+class AssistantAblation(WorldAblation):
     """Assistants under an ensemble of reward models."""
 
     worlds: ClassVar[Mapping[str, Settings]] = {"pocket": POCKET, "real": REAL}
-    metric: ClassVar[str] = GOLD
-    also: ClassVar[tuple[str, ...]] = (PROXY, "kl", HOLLOW, WORDS)
+    metric: str = GOLD
+    also: tuple[str, ...] = ALSO
 
 
-class RowsAblation(AblationConfig):
+class RowsAblation(WorldAblation):
     """Trainers that learn from rows."""
 
     worlds: ClassVar[Mapping[str, Settings]] = {

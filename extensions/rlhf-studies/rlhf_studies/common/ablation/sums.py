@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_studies.common.ablation.config import AblationConfig, Settings
+from rlhf_studies.common.ablation.worlds import WorldAblation
+from rlhf_study.ablation.config import Settings
 
 LENGTH = "completion_length/mean"
+ALSO = ("reward/part/answer", "entropy", "grad_norm", LENGTH)
 SUMS = {"name": "pocket", "subset": "arithmetic"}
 COPIES = ("copy1", "copy2", "copy3", "copy4")
 TWO_DIGITS = {"name": "pocket", "subset": "two_digit_sums"}
@@ -65,9 +67,9 @@ REAL: Settings = {
 """As the documents train, on one GPU of 80 GB."""
 
 
-class SumsAblation(AblationConfig):
+class SumsAblation(WorldAblation):
     """Maths policies under a verifier."""
 
     worlds: ClassVar[Mapping[str, Settings]] = {"pocket": POCKET, "real": REAL}
-    metric: ClassVar[str] = "eval/reward/part/answer"
-    also: ClassVar[tuple[str, ...]] = ("reward/part/answer", "entropy", "grad_norm", LENGTH)
+    metric: str = "eval/reward/part/answer"
+    also: tuple[str, ...] = ALSO

@@ -1,4 +1,4 @@
-"""A sweep's curves: every metric against steps and against seconds, mean over seeds with its 95 % interval."""
+"""Curves of arms: every metric against steps and against seconds, mean over seeds with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_recipes.sweep.curves import Curve, over_seconds, over_steps
-from rlhf_plugin_recipes.sweep.report import Curves
+from rlhf_study.ablation.curves import Curve, over_seconds, over_steps
+
+Curves = Mapping[str, Mapping[int, Mapping[str, Curve]]]
+"""Arm -> seed -> metric -> curve."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito's, told apart by people who do not see all colours; the lines differ by dash as well."""
 DASHES = ("-", "--", "-.", ":")
 
 
-def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path | None:
+def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> None:
     shown = [name for name in metrics if any(name in run for of_seed in curves.values() for run in of_seed.values())]
     if not shown:
-        return None
+        return
     import matplotlib
 
     matplotlib.use("svg")
@@ -36,10 +38,9 @@ def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path
     figure.tight_layout(rect=(0, 0.03 + 0.03 * -(-len(labels) // 4) / len(shown), 1, 1))
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
-    return file
 
 
-def _panel(axis: Any, name: str, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], points: Any) -> None:
+def _panel(axis: Any, name: str, curves: Curves, points: Any) -> None:
     for n, (label, of_seed) in enumerate(curves.items()):
         of_metric = [of_run[name] for of_run in of_seed.values() if name in of_run]
         if not of_metric:

@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,6 @@ import yaml
 
 from rlhf_core.config import RlhfError, UserError, merge_settings
 from rlhf_core.data import read_jsonl
-
-GOLD = {name: f"eval/gold/{key}" for name, key in {"gold": "value"}.items()} | {
-    name: f"eval/gold/{name}" for name in ("right", "hollow", "words")
-}
-"""Short name -> metric of a held-out evaluation in the pocket world."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +42,6 @@ class Run:
         """Rows of ``metrics.jsonl``, of those that have ``key``."""
         return [row for row in read_jsonl(self.folder / "metrics.jsonl") if not key or row.get(key) is not None]
 
-    def gold(self) -> tuple[dict[str, float], dict[str, float]]:
-        rows = self.rows(GOLD["gold"])
-        first, last = ({name: float(row[key]) for name, key in GOLD.items()} for row in (rows[0], rows[-1]))
-        return first, last
-
     @property
     def log(self) -> str:
         return log_of(self.folder).read_text()
@@ -61,12 +51,14 @@ class Run:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> Run:
-    """Make a run with this configuration (and ``more`` over it) in one thread, go on with it, or find it."""
-    wanted: dict[str, Any] = {"threads": 1, **config}
-    for each in more:
-        wanted = merge_settings(wanted, dict(each))
-    file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(wanted, sort_keys=False)
+def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """One configuration; later layers win, and it has one thread unless one says otherwise."""
+    return reduce(merge_settings, map(dict, layers), {"threads": 1})
+
+
+def train(folder: Path, *layers: Mapping[str, Any], options: Sequence[str] = ()) -> Run:
+    """Make a run with this configuration, go on with it, or find it."""
+    file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(layered(*layers), sort_keys=False)
     if folder.exists() and (file.read_text() if file.is_file() else "") != text:
         raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
     if not (folder / "summary.json").is_file():
@@ -74,7 +66,7 @@ def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> 
         file.write_text(text)
         begun = (folder / "plan.json").is_file()
         words = ["--resume", folder] if begun else ["--config", file, "--run-dir", folder]
-        rlhf("train", *words, log=log_of(folder))
+        rlhf("train", *options, *words, log=log_of(folder))
     return Run(folder)
 
 
@@ -102,13 +94,6 @@ def offering(folder: Path, entries: str) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offered-by-study\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entries)
     return info.parent
-
-
-def first_member(run: Run) -> Path:
-    """The first reward model of the ensemble that a run was trained with."""
-    from rlhf_plugin_reward.store import cache_root
-
-    return cache_root() / run.summary["reports"]["ensemble"]["digest"] / "member_0"
 
 
 def runs_in(folder: Path) -> list[Run]:

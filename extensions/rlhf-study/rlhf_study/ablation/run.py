@@ -4,42 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rlhf_plugin_recipes.sweep.curves import Curve, Interval, interval, read_curves
-from rlhf_plugin_recipes.sweep.plot import draw
-from rlhf_studies.common.ablation.config import AblationConfig, Claim, Settings
-from rlhf_studies.common.runs import train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
+from rlhf_core.config import RlhfError, UserError, did_you_mean
+from rlhf_study.ablation.config import AblationConfig, Claim, Settings
+from rlhf_study.ablation.curves import Curve, Interval, interval, metric_names, read_curves
+from rlhf_study.ablation.plot import draw
 from rlhf_study.record import Verdict
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 Results = Mapping[int, Mapping[str, Any]]
+ConfigOf = TypeVar("ConfigOf", bound=AblationConfig)
 
 
-class Ablation(Study[AblationConfig]):
+class Ablation(Study[ConfigOf]):
     @property
     def metrics(self) -> tuple[str, ...]:
         compared = (claim.metric for claim in self.config.claims if claim.metric)
         return tuple(dict.fromkeys((self.config.metric, *self.config.also, *compared)))
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        by_arm, inputs = dict[str, Any](), self.inputs(seed, folder)
+        by_arm, failed, inputs = dict[str, Any](), dict[str, RlhfError](), self.inputs(seed, folder)
         for arm in self.config.arms:
-            run = train(folder / arm, *self.config.settings(arm, seed), inputs.get(arm, {}))
-            run.drop_models()
-            curves = read_curves(run.folder, self.metrics)
-            by_arm[arm] = {name: rounded(curve) for name, curve in curves.items()}
+            layers = (*self.config.settings(arm, seed), inputs.get(arm, {}))
+            try:
+                run = train(folder / arm.replace("/", "_"), *layers, options=self.config.options)
+            except UserError:
+                raise
+            except RlhfError as error:  # the other arms are trained all the same
+                failed[arm] = error
+                continue
+            by_arm[arm] = self.figures(run)
+            if not self.config.keeps_models:
+                run.drop_models()
+        if failed:
+            raise RlhfError("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
         return by_arm
 
     def inputs(self, seed: int, folder: Path) -> Mapping[str, Settings]:
         """Settings of arms that need something made first, such as pass rates."""
         return {}
 
+    def figures(self, run: Run) -> dict[str, list[list[float]]]:
+        """Metric -> steps, seconds and values."""
+        curves, name = read_curves(run.folder, self.metrics), self.config.metric
+        if name not in curves:
+            names = metric_names(run.folder)
+            fix = did_you_mean(name, names) or f"metric: one of {', '.join(names)}"
+            raise UserError(f"{run.folder} has no metric '{name}'", fix=fix)
+        return {name: rounded(curve) for name, curve in curves.items()}
+
     def table(self, results: Results) -> str:
         headers = ["arm", f"{self.config.metric}: first", "last", "seconds", *self.metrics[1:]]
         rows = [self._row(arm, results) for arm in self.config.arms]
-        return f"{markdown(headers, rows)}\n\n{verdict_table(self.verdicts(results))}"
+        parts = [markdown(headers, rows), *self.ended_early(results)]
+        return "\n\n".join([*parts, verdict_table(self.verdicts(results))] if self.config.claims else parts)
+
+    def ended_early(self, results: Results) -> list[str]:
+        """Runs whose last value is of an earlier step than with another seed: a monitor ended them."""
+        lines: list[str] = []
+        for arm in self.config.arms:
+            last = {seed: of[arm][self.config.metric][0][-1] for seed, of in results.items()}
+            early = {seed: step for seed, step in last.items() if step < max(last.values())}
+            lines += [f"{arm}, seed {seed}: ended early, its last value is of step {n}" for seed, n in early.items()]
+        return lines
 
     def verdicts(self, results: Results) -> list[Verdict]:
         """One for each claim: the mean difference of ``arm`` and ``other`` over seeds, with Student's interval."""

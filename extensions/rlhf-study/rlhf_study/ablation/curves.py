@@ -1,4 +1,4 @@
-"""Metrics of a sweep's runs against steps and seconds, with intervals over seeds.
+"""Metrics of runs against steps and seconds, with intervals over seeds.
 
 Suffixes: ``_T`` points of a curve, ``_S`` seeds.
 """
@@ -6,10 +6,9 @@ Suffixes: ``_T`` points of a curve, ``_S`` seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.data import read_jsonl
 from rlhf_eval.statistics import t_quantile
@@ -47,7 +46,7 @@ def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
     rows: dict[str, list[tuple[int, float, float]]] = {name: [] for name in metrics}
     seconds = 0.0
     for row in read_jsonl(folder / "metrics.jsonl"):
-        seconds += float(_time(row).get("step", 0.0))
+        seconds += float((row.get("time") or {}).get("step", 0.0))
         for name in metrics:
             if isinstance(value := row.get(name), int | float) and not isinstance(value, bool):
                 rows[name].append((int(row["step"]), seconds, float(value)))
@@ -57,11 +56,6 @@ def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
             steps, times, values = zip(*points)
             curves[name] = Curve(tuple(steps), tuple(times), tuple(values))
     return curves
-
-
-def seconds_of(folder: Path) -> float:
-    """Seconds of all steps of a run; evaluations are not counted."""
-    return sum(float(_time(row).get("step", 0.0)) for row in read_jsonl(folder / "metrics.jsonl"))
 
 
 def metric_names(folder: Path) -> list[str]:
@@ -92,8 +86,3 @@ def over_seconds(curves_S: Sequence[Curve]) -> tuple[list[float], list[Interval]
     seconds = np.linspace(0.0, end, GRID) if end > 0 else np.zeros(1)
     values = [np.interp(seconds, curve.seconds_T, curve.values_T) for curve in curves_S]
     return seconds.tolist(), [interval([float(v[i]) for v in values]) for i in range(len(seconds))]
-
-
-def _time(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    time = row.get("time")
-    return time if isinstance(time, Mapping) else {}
