@@ -29,8 +29,9 @@ def test_every_arm_is_a_configuration_of_its_own(cls: type[WorldAblation], world
     config, registry = cls(world=world), open_plugins(reports=False)[0]
     found: set[str] = set()
     for arm in config.arms:
-        file = tmp_path / "arm.yaml"
-        file.write_text(yaml.safe_dump(layered(*config.settings(arm, 0))))
+        file, settings = tmp_path / "arm.yaml", layered(*config.settings(arm, 0))
+        assert {"eval_every", config.length} <= set(settings["trainer"]), "another trainer's name would drop them"
+        file.write_text(yaml.safe_dump(settings))
         found.add(resolve_options(registry, (str(file),), [], {}).config.model_dump_json())
     assert len(found) >= len(config.arms) - (cls.__name__ == "CurriculumConfig"), "its pass rates come later"
     assert all({claim.arm, claim.other} <= set(config.arms) for claim in config.claims)

@@ -39,3 +39,10 @@ class WorldAblation(AblationConfig):
             {"seed": seed, "trainer": {self.length: self.steps}},
             self.train,
         )
+
+
+def unnamed(worlds: Mapping[str, Settings]) -> dict[str, Settings]:
+    """The worlds without their trainer's name, for arms that each name one: an arm's other name drops what is beside
+    the first."""
+    rest = {world: {key: one for key, one in of["trainer"].items() if key != "name"} for world, of in worlds.items()}
+    return {world: {**of, "trainer": rest[world]} for world, of in worlds.items()}
