@@ -59,15 +59,14 @@ class EnsembleVsSingle(Study[EnsembleVsSingleConfig]):
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
         with panels(folder / "result.png", 2, 3, (12, 6)) as axes:
-            for panel, label in zip(axes or (), CURVES):
+            for panel, label in zip(axes, CURVES):
                 for reward, colour in (("single", "tab:red"), ("ensemble", "tab:blue")):
                     for n, result in enumerate(results.values()):
                         steps, values = zip(*result[reward][label])
                         name = reward if n == 0 else None
                         panel.plot(steps, values, color=colour, alpha=0.7, linewidth=1, label=name)
                 panel.set(title=label, xlabel="step")
-            if axes:
-                axes[0].legend()
+            axes[0].legend()
 
 
 def curves(run: Run) -> dict[str, list[list[float]]]:

@@ -88,7 +88,7 @@ class SpeechHacking(Study[SpeechHackingConfig]):
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
         figures = next(iter(results.values()))
         with panels(folder / "result.png", 1, len(WATCHED), (3.2 * len(WATCHED), 3)) as axes:
-            for panel, name in zip(axes or (), WATCHED):
+            for panel, name in zip(axes, WATCHED):
                 for arm in ARMS:
                     line = figures[arm]["curves"]
                     values = np.array(line[name], float)
