@@ -15,9 +15,9 @@ import torch
 from rlhf_core.models import ModelConfig, load_policy, use_matmul_backend
 from rlhf_core.training import completion_logprobs
 from rlhf_studies.common.outside import model_path
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.masked_head.config import MaskedHeadConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 GROUP, PROMPT, TURNS, TURN, RESULT = 4, 300, 4, 24, 40
 """Episodes of one prompt, and tokens: of a prompt, and of each turn and each result of an episode."""

@@ -16,11 +16,11 @@ from typing import Any
 
 from rlhf_core.config import RlhfError
 from rlhf_studies.common.outside import other_python
-from rlhf_studies.common.runs import offering
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.ray_actors.config import RayActorsConfig
 from rlhf_studies.ray_actors.late import ENTRY
+from rlhf_study.runs import offering
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 MARK = "RLHF_STUDY_MARK"
 
