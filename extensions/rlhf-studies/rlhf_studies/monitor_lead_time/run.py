@@ -124,7 +124,8 @@ def alarms(
     first: dict[str, int] = {}
     trail: list[list[float]] = []
     for step, seen in steps.items():
-        extra = dict(second.compare(seen.rollouts, seen.scores)) if second else {}
+        scored = list(zip(seen.rollouts, seen.scores))
+        extra = dict(second.compare([second.measure(scored, ranks=1, rank=0)])) if second else {}
         trail.append([extra.get("proxy", 0.0), extra.get("second", 0.0)])
         if second is None and step - 1 in evaluations:
             monitor.rlhf_eval_end(SimpleNamespace(metrics=evaluations[step - 1]))
