@@ -26,7 +26,7 @@ ABLATIONS = {name for name in NAMES if issubclass(REGISTRY.load("study", name), 
 BEFORE_A_RELEASE = {
     *(ABLATIONS - {"std_normalisation"}),
     *("hh_reward_models", "rubric_vs_bradley_terry", "smollm2_prm"),
-    *("agent_claims", "data_mixes", "lookup_grpo", "masked_head", "ray_actors", "tau_bench_gold", "taskmaster_turns"),
+    *("agent_claims", "data_mixes", "lookup_grpo", "tau_bench_gold", "taskmaster_turns"),
     *("pocket_voice", "speech_hacking", "speech_ratings", "speech_reward_pairs"),
     *("multi_turn", "noise_control", "smollm2_probe", "step_rewards"),
 }
