@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core.config import BuildContext
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
 from rlhf_plugin_distill.config import TeacherSettings
 
 
 def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
-    """A local teacher is there and reads the student's tokens."""
-    if resolve_model(settings.path).local and resolve_model(ctx.config.model.path).local:
+    """A teacher is there, reads the student's tokens, and gives as much as is asked."""
+    if not resolve_model(ctx.config.model.path).local or not (settings.url or resolve_model(settings.path).local):
+        return  # of the hub: looked at once it is loaded
+    tokenizer = load_tokenizer(ctx.config.model)
+    if settings.top_k >= len(tokenizer):
+        raise ConfigError(
+            f"trainer.teacher.top_k {settings.top_k} is not less than the vocabulary of {len(tokenizer)} tokens",
+            fix="--set trainer.teacher.top_k=0 compares all, or give fewer",
+        )
+    if settings.path:
         check_same_vocabulary(settings.path, load_tokenizer(ModelConfig(path=settings.path)), ctx)
+        return
+    from rlhf_plugin_distill.server import TeacherServer
+
+    server = TeacherServer(settings)
+    try:
+        server.check(tokenizer)
+    finally:
+        server.close()
 
 
 def check_same_vocabulary(path: str, tokenizer: Any, ctx: BuildContext) -> None:
@@ -25,5 +41,5 @@ def check_same_vocabulary(path: str, tokenizer: Any, ctx: BuildContext) -> None:
         f"teacher '{path}' has another vocabulary than the student '{ctx.config.model.path}'",
         where=f"{len(other)} of {len(theirs.keys() | ours.keys())} tokens differ, such as {other[0]!r}",
         why="distributions are compared token by token",
-        fix="take a teacher of the student's family, or let it write texts (rlhf generate) and learn them with --algo sft",
+        fix="take one of the student's family, or let it write texts (rlhf generate) and learn those: --algo sft",
     )

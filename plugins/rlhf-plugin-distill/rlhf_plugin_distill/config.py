@@ -29,9 +29,9 @@ class TeacherSettings(Config):
     """Compare the teacher's so many likeliest tokens, and all others together as one (a tail bucket). 0 compares the
     whole vocabulary; a server needs 1 or more."""
     context: str = ""
-    """What the teacher reads in place of the last user's turn: a text with ``{prompt}``, which is that turn, and columns
-    of the row such as ``{answer}`` or ``{demonstration}``. ``{feedback}`` is what an environment wrote under that name
-    into ``Rollout.info``, or empty. Empty: the teacher reads the student's prompt."""
+    """What the teacher reads in place of the last user's turn: a text with ``{prompt}``, which is that turn, and
+    columns of the row such as ``{answer}`` or ``{completion}``, a demonstration. ``{feedback}`` is what an environment
+    wrote under that name into ``Rollout.info``, or empty. Empty: the teacher reads the student's prompt."""
     timeout_s: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     """Seconds for one answer of a server."""
 
@@ -171,4 +171,10 @@ class DistillOfflineConfig(SftConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a teacher that cannot teach."""
         super().preflight(ctx)
+        if self.teacher.context and self.learn == "all":
+            raise ConfigError(
+                "trainer.teacher.context cannot be combined with learn: all",
+                why="the teacher's context is written before one answer, not before each of a conversation",
+                fix="--set trainer.learn=last",
+            )
         self.teacher.preflight(ctx, getattr(ctx.config.loss, "temperature", 1.0))

@@ -26,8 +26,8 @@ class ForwardKlConfig(DivergenceConfig):
 
 
 class ReverseKlConfig(DivergenceConfig):
-    """``KL(student || teacher)``: the student keeps to what the teacher is sure of (Gu et al. 2024, MiniLLM). The gradient
-    is that of each token's distribution; MiniLLM's own also follows how a token changes the later ones."""
+    """``KL(student || teacher)``: the student keeps to what the teacher is sure of (Gu et al. 2024, MiniLLM). The
+    gradient is that of each token's distribution; MiniLLM's also follows how a token changes the later ones."""
 
     name: str = "reverse_kl"
     beta: ClassVar[float] = 1.0
@@ -39,4 +39,4 @@ class JsdConfig(DivergenceConfig):
 
     name: str = "jsd"
     beta: float = Field(0.5, ge=0, le=1)
-    """0 is the forward and 1 the reverse KL, to which the divergence tends when divided by beta or 1 - beta (as TRL)."""
+    """0 is the forward and 1 the reverse KL, as in TRL; near them the divergence itself tends to 0."""

@@ -1,7 +1,7 @@
 """From samples to the divergence at each token, the heads of student and teacher a chunk of tokens at a time.
 
 Suffixes: ``_B`` sequences, ``_T`` completion tokens (padded grid), ``_N`` the tokens that count, flat, ``_X`` hidden
-states (or logits, of a model that does not split), ``_C`` tokens of a chunk, ``_V`` vocabulary, ``_K`` likeliest tokens.
+states (or logits, of a model that does not split), ``_C`` tokens of a chunk, ``_V`` vocabulary, ``_K`` likeliest.
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ class FullTeacher:
         """Of a chunk's tokens, over its vocabulary."""
         return (self.outputs.head(self.outputs.rows_NX[C]).float() / temperature).log_softmax(-1)
 
-    def compared(
-        self, student_CV: torch.Tensor, C: slice, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def compared(self, student_CV: torch.Tensor, C: slice, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of student and teacher over the same outcomes."""
         teacher_CV, student_CV = _same_width(self.logprobs(C, temperature), student_CV)
         if not self.top_k:
@@ -158,9 +156,7 @@ class TopKTeacher:
     ids_NK: torch.Tensor
     logprobs_NK: torch.Tensor
 
-    def compared(
-        self, student_CV: torch.Tensor, C: slice, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def compared(self, student_CV: torch.Tensor, C: slice, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of student and teacher over the same outcomes."""
         return with_tail(student_CV, self.ids_NK[C]), self.logprobs_NK[C]
 
