@@ -71,11 +71,14 @@ def outputs(model: Any, pieces: Pieces, wanted_N: torch.Tensor, paths: Mapping[s
 class DistillModule(PolicyModule):
     """The student, with a teacher beside it that no optimizer and no strategy knows of."""
 
+    teacher: Any
+    loss: Any
+
     def __init__(self, policy: PolicyModule, teacher: Any, loss: Divergence) -> None:
         super().__init__(policy.model, policy.temperature, policy.options)
         self.teacher, self.loss = teacher, loss
 
-    def forward(self, samples: Sequence[DistillSample], compute: Any = None) -> Any:
+    def forward(self, samples: Sequence[Any], compute: Any = None) -> Any:
         """The :class:`DistillBatch` of a micro-batch, or ``compute(self, samples)``."""
         if compute is not None:
             return compute(self, samples)
@@ -116,7 +119,7 @@ class DistillModule(PolicyModule):
     def _chunk(
         self, student: Outputs, teacher: Any, targets_N: torch.Tensor, C: slice
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        logits_CV = student.head(student.rows_NX[C]).float()
+        logits_CV = _wide(student.head(student.rows_NX[C]))
         student_CV = (logits_CV / self.loss.temperature).log_softmax(-1)
         divergence_C = self.loss.divergence(*teacher.compared(student_CV, C, self.loss.temperature))
         with torch.no_grad():
@@ -124,7 +127,7 @@ class DistillModule(PolicyModule):
             if self.loss.temperature != self.temperature:
                 sampled_CV = (logits_CV / self.temperature).log_softmax(-1)
             logprobs_C = sampled_CV.gather(-1, targets_N[C, None]).squeeze(-1)
-            entropy_C = -(sampled_CV.exp() * sampled_CV.clamp(min=torch.finfo(torch.float32).min)).sum(-1)
+            entropy_C = -(sampled_CV.exp() * sampled_CV.clamp(min=torch.finfo(sampled_CV.dtype).min)).sum(-1)
         return divergence_C, logprobs_C, entropy_C
 
 
@@ -138,7 +141,7 @@ class FullTeacher:
     @torch.no_grad()
     def logprobs(self, C: slice, temperature: float) -> torch.Tensor:
         """Of a chunk's tokens, over its vocabulary."""
-        return (self.outputs.head(self.outputs.rows_NX[C]).float() / temperature).log_softmax(-1)
+        return (_wide(self.outputs.head(self.outputs.rows_NX[C])) / temperature).log_softmax(-1)
 
     def compared(self, student_CV: torch.Tensor, C: slice, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of student and teacher over the same outcomes."""
@@ -159,6 +162,11 @@ class TopKTeacher:
     def compared(self, student_CV: torch.Tensor, C: slice, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of student and teacher over the same outcomes."""
         return with_tail(student_CV, self.ids_NK[C]), self.logprobs_NK[C]
+
+
+def _wide(logits_CV: torch.Tensor) -> torch.Tensor:
+    """float32 at least; a model in float64 is for comparison with other implementations."""
+    return logits_CV if logits_CV.dtype == torch.float64 else logits_CV.float()
 
 
 def _same_width(one_CV: torch.Tensor, other_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
