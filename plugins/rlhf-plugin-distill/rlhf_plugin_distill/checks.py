@@ -6,11 +6,24 @@ from typing import Any
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
-from rlhf_plugin_distill.config import TeacherSettings
+from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 
 def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
     """A teacher is there, reads the student's tokens, and gives as much as is asked."""
+    temperature = getattr(ctx.config.loss, "temperature", 1.0)
+    if not (settings.path or settings.url):
+        raise ConfigError(
+            "distillation needs a teacher",
+            fix="--set trainer.teacher=FOLDER, a run, 'pocket', or the address of a vLLM server",
+        )
+    if settings.url and temperature != 1:
+        raise ConfigError(
+            f"loss.temperature {temperature:g} cannot be combined with trainer.teacher.url",
+            why="a server's log-probabilities are at temperature 1",
+            fix="leave loss.temperature out, or name a folder: --set trainer.teacher=FOLDER",
+        )
     if not resolve_model(ctx.config.model.path).local or not (settings.url or resolve_model(settings.path).local):
         return  # of the hub: looked at once it is loaded
     tokenizer = load_tokenizer(ctx.config.model)
@@ -22,8 +35,6 @@ def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
     if settings.path:
         check_same_vocabulary(settings.path, load_tokenizer(ModelConfig(path=settings.path)), ctx)
         return
-    from rlhf_plugin_distill.server import TeacherServer
-
     server = TeacherServer(settings)
     try:
         server.check(tokenizer)

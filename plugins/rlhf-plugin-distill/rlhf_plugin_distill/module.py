@@ -71,6 +71,7 @@ def outputs(model: Any, pieces: Pieces, wanted_N: torch.Tensor, paths: Mapping[s
 class DistillModule(PolicyModule):
     """The student, with a teacher beside it that no optimizer and no strategy knows of."""
 
+    model: Any
     teacher: Any
     loss: Any
 

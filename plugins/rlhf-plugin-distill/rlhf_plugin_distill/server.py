@@ -13,7 +13,7 @@ import httpx
 from rlhf_core.config import RlhfError
 from rlhf_core.models import ModelError
 from rlhf_core.rollouts import EngineUnavailable
-from rlhf_plugin_distill.config import TeacherSettings
+from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 KEY = "VLLM_API_KEY"
 """Environment variable with the key of servers that want one."""

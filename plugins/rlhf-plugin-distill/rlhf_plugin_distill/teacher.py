@@ -15,9 +15,9 @@ from rlhf_core.data import DatasetError, Message, Tool, message_text
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer
 from rlhf_core.training import TrainingSample
 from rlhf_plugin_distill.checks import check_same_vocabulary
-from rlhf_plugin_distill.config import TeacherSettings
 from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, outputs
 from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 Samples = Sequence[DistillSample]
 
