@@ -242,3 +242,14 @@ def test_a_folder_that_cannot_teach_is_refused(
 def test_what_cannot_work_is_refused(values: tuple[str, ...], said: str, command: Command, tmp_path: Path) -> None:
     code, err = distill(command, tmp_path / "run", *values)
     assert (code, said in err) == (2, True), err
+
+
+@pytest.mark.slow
+def test_shards_of_two_ranks_learn_what_one_process_does(command: Command, tmp_path: Path, teacher: Path) -> None:
+    losses: list[list[float]] = []
+    for name, words in (("one", ()), ("two", ("--nproc", "2", "--set", "strategy.name=fsdp"))):
+        values = [word for value in (*SMALL, f"trainer.teacher={teacher}") for word in ("--set", value)]
+        code, err = command("train", "--algo", "distill", "--run-dir", tmp_path / name, *values, *words)
+        assert code == 0, err
+        losses.append([row[key] for row in steps(tmp_path / name) for key in ("loss", "grad_norm")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
