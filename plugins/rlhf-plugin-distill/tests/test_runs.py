@@ -15,7 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_plugin_distill.config import DistillConfig, DistillOfflineConfig
+from rlhf_plugin_distill.teacher_config import TeacherSettings
+from rlhf_plugin_distill.unscored import UnscoredConfig
 from rlhf_plugin_pocket import weights_path
+from rlhf_testing import check_reward, check_trainer
 
 Command = Callable[..., tuple[int, str]]
 SMALL = (
@@ -253,3 +257,13 @@ def test_shards_of_two_ranks_learn_what_one_process_does(command: Command, tmp_p
         assert code == 0, err
         losses.append([row[key] for row in steps(tmp_path / name) for key in ("loss", "grad_norm")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [DistillConfig, DistillOfflineConfig])
+def test_the_trainers_conform(config: Any) -> None:
+    check_trainer(config(teacher=TeacherSettings(path="pocket")))
+
+
+def test_no_reward_conforms() -> None:
+    check_reward(UnscoredConfig())
