@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 from rlhf_studies.distilled.config import DistilledConfig
 from rlhf_studies.pocket_methods.run import recipe
 
