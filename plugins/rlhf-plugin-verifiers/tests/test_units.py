@@ -33,6 +33,8 @@ CASES = [
     ("5 apples", r"\boxed{5\text{ apples}}", True),
     (r"2\text{ hours } 30\text{ minutes}", r"\boxed{2\text{ hours } 40\text{ minutes}}", False),
     (r"2\text{ hours } 30\text{ minutes}", r"\boxed{2\text{ h and }30\text{ min}}", True),
+    (r"-1\text{ h }30\text{ min}", r"\boxed{-30\text{ min}}", False),
+    (r"-1\text{ h }30\text{ min}", r"\boxed{-90\text{ min}}", True),
     ("2.5 hours", r"\boxed{2\text{ hours } 30\text{ minutes}}", True),
     (r"5\text{ ft }6\text{ in}", r"\boxed{66\text{ in}}", True),
     (r"5\pi\text{ cm}^2", r"\boxed{5\pi\text{ cm}}", False),

@@ -98,7 +98,7 @@ def _value(read: Quantity) -> Number | None:
     if parts and before and before.dimensions == read.dimensions:
         whole, rest = _value(before), whole_number(parts["rest"])
         added = _scaled(whole, before.factor / read.factor) if whole else None
-        return added and rest and rest._replace(value=added.value + rest.value)
+        return added and rest and rest._replace(value=added.value + (-rest.value if added.value < 0 else rest.value))
     if inside is not None and inside.dimensions == (("count", 1),):
         return (number := _value(inside)) and _scaled(number, inside.factor)
     return whole_number(plain(canonical(read.number)))
