@@ -26,9 +26,7 @@ _BASES = {"volume": {"length": 3}, "area": {"length": 2}, "speed": {"length": 1,
 _NAME = "|".join(rf"(?i:{n})" if len(n) > 3 else n for n in sorted(map(re.escape, _OF), key=len, reverse=True))
 _POWER = r"(?:\s*\^\s*(?:\{\s*[123]\s*\}|[123])|[²³]|\s+(?:squared|cubed))"
 _ONE = rf"(?:(?:sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?:{_NAME}){_POWER}?"
-_QUANTITY = re.compile(
-    rf"(?P<number>.*(?:[\d)}}\]]|\\pi|million|billion))\s*(?P<unit>{_ONE}(?:\s*(?:/|\bper\b)\s*{_ONE})?)\.?", re.DOTALL
-)
+_QUANTITY = re.compile(rf"(?s)(?P<number>.*(?:[\d)}}\]]|pi|illion))\s*(?P<unit>{_ONE}(?:\s*(?:/|per\b)\s*{_ONE})?)\.?")
 _DEGREE = re.compile(r"(?:\^?\s*(?:\{\s*\\circ\s*\}|\\circ|°)|\s*\bdegrees?)\s*(?=[CF]\b|(?i:celsius|fahrenheit))")
 _INVERSE = re.compile(rf"(?<=[A-Za-z])(?:\s|\\cdot|\\,|·)*\b({_NAME})\s*\^\s*\{{?\s*-\s*([123])\s*\}}?")
 _DOLLARS = re.compile(r"(-?)(?:\\\$|\$(?!.*\$))\s*(-?[\d.,{}]*\d(?:\s*(?i:million|billion))?)", re.DOTALL)
@@ -99,9 +97,8 @@ def _value(read: Quantity) -> Number | None:
         whole, rest = _value(before), whole_number(parts["rest"])
         added = _scaled(whole, before.factor / read.factor) if whole else None
         return added and rest and rest._replace(value=added.value + (-rest.value if added.value < 0 else rest.value))
-    if inside is not None and inside.dimensions == (("count", 1),):
-        return (number := _value(inside)) and _scaled(number, inside.factor)
-    return whole_number(plain(canonical(read.number)))
+    count = _value(inside) if inside is not None and inside.dimensions == (("count", 1),) else None
+    return _scaled(count, inside.factor) if count and inside else whole_number(plain(canonical(read.number)))
 
 
 def _scaled(number: Number, factor: Fraction) -> Number:
