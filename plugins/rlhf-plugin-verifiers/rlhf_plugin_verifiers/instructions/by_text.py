@@ -29,9 +29,8 @@ from rlhf_plugin_verifiers.instructions.lexicon import (
 )
 from rlhf_plugin_verifiers.instructions.sentences import sentences
 
-_LETTER = (
-    rf"[^\W_][\u200c\u200d{''.join(c for c in map(chr, range(0x300, 0xFE30)) if unicodedata.category(c)[0] == 'M')}]*"
-)
+_MARKS = "".join(c for c in map(chr, range(0x300, 0xFE30)) if unicodedata.category(c)[0] == "M") + "\u200c\u200d"
+_LETTER = rf"[^\W_][{_MARKS}]*"
 _WORD = re.compile(rf"(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 _UNSPACED = r"[\u3005\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 _SPACED = rf"(?:(?!{_UNSPACED}){_LETTER})+"
