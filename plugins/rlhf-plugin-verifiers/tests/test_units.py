@@ -52,6 +52,7 @@ CASES = [
     ("5 gallons", r"\boxed{20\text{ quarts}}", True),
     ("5 million", r"\boxed{5\text{ billion}}", False),
     ("5 million dollars", r"\boxed{5\text{ billion dollars}}", False),
+    ("5 thousand dollars", r"\boxed{5\text{ million dollars}}", False),
     ("5 million dollars", r"\boxed{5000000\text{ dollars}}", True),
     ("$5", r"\boxed{5\text{ cents}}", False),
     ("$5 million", r"\boxed{5{,}000{,}000\text{ dollars}}", True),

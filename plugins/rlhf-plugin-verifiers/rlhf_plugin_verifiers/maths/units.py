@@ -26,7 +26,7 @@ _BASES = {"volume": {"length": 3}, "area": {"length": 2}, "speed": {"length": 1,
 _NAME = "|".join(rf"(?i:{n})" if len(n) > 3 else n for n in sorted(map(re.escape, _OF), key=len, reverse=True))
 _POWER = r"(?:\s*\^\s*(?:\{\s*[123]\s*\}|[123])|[²³]|\s+(?:squared|cubed))"
 _ONE = rf"(?:(?:sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?:{_NAME}){_POWER}?"
-_QUANTITY = re.compile(rf"(?s)(?P<number>.*(?:[\d)}}\]]|pi|illion))\s*(?P<unit>{_ONE}(?:\s*(?:/|per\b)\s*{_ONE})?)\.?")
+_QUANTITY = re.compile(rf"(?s)(?P<number>.*(?:[\d)}}\]]|pi|lion|sand))\s*(?P<unit>{_ONE}(?:\s*(?:/|per)\s*{_ONE})?)\.?")
 _DEGREE = re.compile(r"(?:\^?\s*(?:\{\s*\\circ\s*\}|\\circ|°)|\s*\bdegrees?)\s*(?=[CF]\b|(?i:celsius|fahrenheit))")
 _INVERSE = re.compile(rf"(?<=[A-Za-z])(?:\s|\\cdot|\\,|·)*\b({_NAME})\s*\^\s*\{{?\s*-\s*([123])\s*\}}?")
 _DOLLARS = re.compile(r"(-?)(?:\\\$|\$(?!.*\$))\s*(-?[\d.,{}]*\d(?:\s*(?i:million|billion))?)", re.DOTALL)
