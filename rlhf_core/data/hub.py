@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import gzip
 from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -74,10 +76,10 @@ class HubSource:
         try:
             if any((path / name).is_file() for name in SAVED):
                 return self._saved(path, split)
+            if path.is_file() and builder_of(path) == "csv":
+                return datasets.Dataset.from_list(list(table_rows(path)))
             if path.is_file():
-                options: dict[str, Any] = {"sep": "\t"} if ".tsv" in path.name.lower() else {}
-                files = {split: str(path)}
-                return datasets.load_dataset(str(builder_of(path)), data_files=files, split=split, **options)
+                return datasets.load_dataset(str(builder_of(path)), data_files={split: str(path)}, split=split)
             name = str(path) if path.exists() else self.config.path
             with contextlib.nullcontext() if path.exists() else hub_or_cache():
                 return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
@@ -106,7 +108,18 @@ class HubSource:
 
     def _advice(self, path: Path, error: Exception) -> str:
         if path.exists():
-            return "check dataset.subset and dataset.split against the folder's files"
+            return "repair the file (UTF-8), or check dataset.subset and dataset.split against the folder's files"
         if "split" in str(error).lower():
             return "check dataset.split, for example --set dataset.split=test"
         return "check the id; without a network, download the dataset elsewhere and give its folder as dataset.path"
+
+
+def table_rows(path: Path) -> Generator[dict[str, str | None], None, None]:
+    """Rows of a CSV or TSV file, each cell as it is written: "007" is no 7, "NA" is a text; an empty one is missing."""
+    name, _ = path.name.lower(), csv.field_size_limit(2**31 - 1)
+    with (gzip.open if name.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t" if ".tsv" in name else ",", strict=True)
+        for row in rows:
+            if None in row or None in row.values():
+                raise DatasetError("cells do not match columns", where=f"{path}:{rows.line_num}", fix='quote "a, b"')
+            yield {column: cell or None for column, cell in row.items()}

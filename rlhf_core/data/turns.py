@@ -20,6 +20,7 @@ ROLES = {
     **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response"), "tool"),
 }
 REASONING = ("reasoning", "reasoning_content", "thinking")
+ARGUMENTS = ("arguments", "parameters", "input", "args")
 MEDIA = ("images", "audio", "videos")
 _RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*(?:</tool_response>|\Z)", re.DOTALL)
 
@@ -43,8 +44,8 @@ def _read(turn: Any, where: str) -> list[dict[str, Any]]:
         raise DatasetError(
             f"a turn has {lost} besides its text, which training cannot read", where=where, fix="only text is read"
         )
-    name = str(turn.get("role", turn.get("from", ""))).lower()
-    role, content = ROLES.get(name), turn.get("content", turn.get("value"))
+    name = str(_first(turn, "role", "from")).lower()
+    role, content = ROLES.get(name), _first(turn, "content", "value")
     if role is None:
         raise _no_turn(turn, where)
     if name in CALL_ROLES:
@@ -63,11 +64,22 @@ def _read(turn: Any, where: str) -> list[dict[str, Any]]:
         message["tool_calls"] = calls
     reasoning = next((turn[key] for key in REASONING if turn.get(key)), None) or (blocks or {}).get("reasoning")
     if reasoning:
-        message["reasoning"] = str(reasoning)
+        message["reasoning"] = _text(reasoning, where)
     if role == "tool":
         message |= {key: str(turn[key]) for key in ("tool_call_id", "name") if turn.get(key)}
     results: list[dict[str, Any]] = (blocks or {}).get("results", [])
     return [*results, *([message] if content or calls or not results else [])]
+
+
+def _first(row: Mapping[str, Any], *keys: str) -> Any:
+    """A row's first value that is not null: tables fill the keys that only other rows have with nulls."""
+    return next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise _no_turn(value, where)
+    return value
 
 
 def _blocks(content: list[Any], where: str) -> dict[str, Any]:
@@ -77,11 +89,11 @@ def _blocks(content: list[Any], where: str) -> dict[str, Any]:
     for block in content:
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind in ("text", "input_text", "output_text"):
-            text.append(str(block.get("text", "")))
+            text.append(_text(block.get("text"), where))
         elif kind in ("thinking", "reasoning"):
-            reasoning.append(str(block.get("thinking", block.get("text", ""))))
+            reasoning.append(_text(_first(block, "thinking", "text"), where))
         elif kind == "tool_use":
-            call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
+            call = {"id": block.get("id"), "name": block.get("name"), "arguments": _first(block, *ARGUMENTS)}
             calls += _calls([call], where)
         elif kind == "tool_result":
             inner = block.get("content") or ""
@@ -111,7 +123,7 @@ def _calls(rows: Any, where: str) -> list[dict[str, Any]]:
                 why=f"got {str(row)[:80]}",
                 fix='write {"id": ..., "type": "function", "function": {"name": ..., "arguments": {...}}}',
             )
-        value = function.get("arguments", function.get("parameters"))
+        value = _first(function, *ARGUMENTS)
         arguments = _json(value, f"the arguments of a call of '{name}'", where) if value not in (None, "") else {}
         if not isinstance(arguments, Mapping):
             raise DatasetError(

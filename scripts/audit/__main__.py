@@ -65,16 +65,16 @@ def print_table(faults: Iterable[Fault], counts: Counter[tuple[str, str, str]]) 
     """A row for each kind; returns whether each has a test that passed and none that failed."""
     print("| | kind of fault | tests | passed | failed | skipped | property tests |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
-    well = True
+    all_pass = True
     for fault in faults:
         of_kind: Counter[str] = Counter()
         for (file, name, outcome), count in counts.items():
             if file in fault.tests or f"{file}::{name}" in fault.tests:
                 of_kind[outcome] += count
-        well &= of_kind["passed"] > 0 == of_kind["failed"]
+        all_pass &= of_kind["passed"] > 0 and of_kind["failed"] == 0
         numbers = [*(of_kind[o] for o in ("passed", "failed", "skipped")), sum(map(count_property_tests, fault.tests))]
         print(f"| {fault.number} | {fault.kind} | {', '.join(fault.tests)} | {' | '.join(map(str, numbers))} |")
-    return well
+    return all_pass
 
 
 def _exists(test: str) -> bool:

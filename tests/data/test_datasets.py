@@ -260,6 +260,17 @@ def test_tables_are_read_by_the_ending_of_their_name(
     assert [(p.text, p.answer) for p in loaded.prompts("train")] == [("one, two", "5")]
 
 
+def test_cells_of_a_table_are_texts_as_they_are_written(datasets: Make, write: Write) -> None:
+    cells = ["007", "1.10", "NA", "None", "True", "5", "12345678901234567890123", "x" * 200_000]
+    lines = [f"q{n}?,{cell}\n" for n, cell in enumerate(cells)]
+    loaded = datasets(name=write("a.csv", ["\ufeffprompt,answer\n", *lines, "\n", "blank?,\n"]), heldout_fraction=0)
+    assert [p.answer for p in loaded.prompts("train")] == [*cells, None]
+    head = "prompt,answer\n"
+    for text, says in {"": "empty", head: "empty", head + "a, b,1\n": "b.csv:2", head + '"a,1\n': "repair"}.items():
+        with pytest.raises(DatasetError, match=says):
+            datasets(name=write("b.csv", [text])).prompts("train")
+
+
 def test_a_file_whose_name_does_not_say_what_it_holds_is_refused(datasets: Make, tmp_path: Path) -> None:
     (tmp_path / "rows").write_text("prompt,answer\n1,2\n")
     with pytest.raises(DatasetError, match=r"nothing says what the file '.*rows' holds") as caught:

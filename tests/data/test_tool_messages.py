@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
 from rlhf_core.data.order import fingerprint
+from rlhf_core.data.turns import read_turns
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
@@ -38,6 +39,34 @@ def test_a_turn_of_calls_alone_is_read_as_text_by_everything_that_reads_content(
     assert '"name": "add"' in fence_untrusted(("response", "x"), conversation=[ASKED, CALLING, RESULT])
     asked = [content_key([ASKED, {**CALLING, "tool_calls": calls}]) for calls in ([], [CALL.as_json()])]
     assert asked[0] != asked[1]
+
+
+def test_nulls_that_a_table_fills_in_hide_nothing() -> None:
+    call = {"name": "f", "arguments": None, "parameters": {"a": 1}}
+    thought = {"type": "reasoning", "thinking": None, "text": "I add."}
+    used = {"type": "tool_use", "name": "f", "input": None, "args": {"a": 1}}
+    turns = [
+        {"role": None, "from": "human", "content": None, "value": "x"},
+        {"role": "assistant", "content": None, "value": "so", "tool_calls": [{"function": call}]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "4"}, used]},
+    ]
+    asked, calling, answer = read_turns(turns, "d.jsonl:1", tools=False)
+    assert (asked["role"], asked["content"], calling["content"]) == ("user", "x", "so")
+    assert [c.arguments for m in (calling, answer) for c in calls_of(m)] == [{"a": 1}, {"a": 1}]
+    assert (answer.get("reasoning"), answer["content"]) == ("I add.", "4")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"content": [{"type": "text", "text": None}]},
+        {"content": [{"type": "thinking", "thinking": {"a": 1}}]},
+        {"content": "4", "reasoning": ["a", "b"]},
+    ],
+)
+def test_what_is_not_text_is_never_printed_as_one(turn: dict[str, Any]) -> None:
+    with pytest.raises(DatasetError, match=r"d\.jsonl:1"):
+        read_turns([{"role": "assistant", **turn}], "d.jsonl:1", tools=False)
 
 
 def test_calls_and_tools_cannot_be_changed() -> None:

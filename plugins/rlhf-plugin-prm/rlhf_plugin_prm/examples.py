@@ -87,6 +87,8 @@ def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tu
                 "| step_n | sentence",
             )
         return tuple(_truth(label, "labels", where) for label in labels)
+    if isinstance(first_wrong, str) and first_wrong.removeprefix("-").isdecimal():
+        first_wrong = int(first_wrong)
     if isinstance(first_wrong, int) and not isinstance(first_wrong, bool):
         if not -1 <= first_wrong < count:
             raise DatasetError(
@@ -104,8 +106,9 @@ def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tu
 
 
 def _truth(value: Any, column: str, where: str) -> bool:
-    if value in (0, 1):  # True and False are
-        return bool(value)
+    text = str(value).lower()
+    if text in ("true", "1", "1.0", "false", "0", "0.0"):  # a table's cells are texts
+        return text in ("true", "1", "1.0")
     raise DatasetError(
         f"{column}: {value!r} is neither true nor false",
         where=where,

@@ -132,6 +132,14 @@ def solutions(sources: list[Any]) -> list[Solution]:
     return read_solutions(datasets.prompts("train"), "newline", datasets.where)
 
 
+def test_numbers_of_a_table_are_read(tmp_path: Path) -> None:
+    row = {"prompt": "2 + 3?", "completion": "It is 6.", "label": "0", "outcome": "False"}  # cells are texts
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    assert [(r.labels, r.outcome) for r in solutions([JsonlConfig(path=str(tmp_path / "a.jsonl"))])] == [
+        ((False,), False)
+    ]
+
+
 GOOD = {"prompt": "2 + 3?", "completion": "2 + 3 = 5\nIt is 5.", "labels": [True, False]}
 BAD = {
     "2 steps but 3 labels": {"labels": [1, 1, 0]},

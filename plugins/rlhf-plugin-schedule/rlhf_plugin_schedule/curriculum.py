@@ -34,7 +34,7 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}
     for name, value in pairs:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
             raise DatasetError(
                 f"{WHAT} '{path}': the value of '{name}' is not a number",
                 why=f"it is {value!r:.60}",
@@ -53,7 +53,7 @@ def _mapping(text: str, key: str) -> list[tuple[str, Any]] | None:
     """(Id, value) of a file that is one JSON object, and not one row."""
     try:
         entries: Any = json.loads(text, object_pairs_hook=list) if text.lstrip()[:1] == "{" else None
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # parse_json says why
         return None
     names = {name for name, _ in entries or ()}
     return None if entries is None or (names & {*ID_COLUMNS} and key in names) else entries

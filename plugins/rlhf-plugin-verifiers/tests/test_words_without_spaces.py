@@ -19,6 +19,10 @@ from rlhf_plugin_verifiers.instructions.verifier import checks
         ("오늘은 날씨가 좋다", 3),
         ("𠮷野家 isn't well-known", 5),
         ("人々、時々", 4),
+        ("नमस्ते दुनिया", 2),
+        ("தமிழ் மொழி", 2),
+        ("e\u0301tude ne\u0301e", 2),
+        ("می\u200cخواهم بروم", 2),
     ],
 )
 def test_words_without_spaces_are_counted_by_character_and_as_published_in_benchmarks(text: str, count: int) -> None:

@@ -29,9 +29,11 @@ from rlhf_plugin_verifiers.instructions.lexicon import (
 )
 from rlhf_plugin_verifiers.instructions.sentences import sentences
 
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_MARKS = "".join(c for c in map(chr, range(0x300, 0xFE30)) if unicodedata.category(c)[0] == "M") + "\u200c\u200d"
+_LETTER = rf"[^\W_][{_MARKS}]*"
+_WORD = re.compile(rf"(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 _UNSPACED = r"[\u3005\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
-_SPACED = rf"(?:(?!{_UNSPACED})[^\W_])+"
+_SPACED = rf"(?:(?!{_UNSPACED}){_LETTER})+"
 _COUNTED = re.compile(rf"(?=[^\W_]){_UNSPACED}|{_SPACED}(?:['’-]{_SPACED})*")
 _NUMBER = re.compile(r"(?<![^\W_])(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 _JAPANESE = re.compile(r"[\u3005\u3040-\u30ff\u3400-\u9fff\uff66-\uff9d]+")
