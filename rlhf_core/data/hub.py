@@ -116,7 +116,8 @@ class HubSource:
 
 def table_rows(path: Path) -> Generator[dict[str, str | None], None, None]:
     """Rows of a CSV or TSV file, each cell as it is written: "007" is no 7, "NA" is a text; an empty one is missing."""
-    name, _ = path.name.lower(), csv.field_size_limit(2**31 - 1)
+    name = path.name.lower()
+    csv.field_size_limit(2**31 - 1)
     with (gzip.open if name.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t" if ".tsv" in name else ",", strict=True)
         for row in rows:
