@@ -32,6 +32,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "contracts.md": contracts.page,
     "migration.md": migration.page,
     "studies.md": studies.page,
+    "claims.md": studies.claims_page,
 }
 
 

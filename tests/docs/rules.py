@@ -37,7 +37,6 @@ SMALL: dict[str, list[str]] = {
     "rlhf data pairs": ["--count", "8"],
     "rlhf data demonstrations lookup": ["--set", "prompts=40"],
     "rlhf recipe run": ["--dry-run"],
-    "rlhf sweep": ["--dry-run"],
     "rlhf data generate": ["--dry-run"],
     "rlhf push": ["--dry-run"],
     "rlhf eval policies": ["--prompts", "4", "--max-tokens", "4"],
@@ -58,8 +57,8 @@ KEYS = {"ANTHROPIC_API_KEY": "no key", "WANDB_API_KEY": "no key"}
 """What a dry run looks for, and nothing reads."""
 
 
-LISTS = re.compile(r"^rlhf eval (suites|compare)|^rlhf sweep --list")
-"""Commands of those groups that take no such option."""
+LISTS = re.compile(r"^rlhf eval (suites|compare)")
+"""Commands of that group that take no such option."""
 
 
 class Way(NamedTuple):

@@ -130,7 +130,28 @@ def coefficients_differ(left: Left) -> bool:
     return len({row["kl_coefficient"] for row in left.metrics if "kl_coefficient" in row}) == 3
 
 
+TEACHER = {"path": "pocket", "context": "{prompt} It is {answer}."}
+DISTILL = {
+    **{name: value for name, value in SAMPLED.items() if name != "reward"},
+    "trainer.steps": 3,
+    "trainer.eval_every": 2,
+    "trainer.teacher": TEACHER,
+    "trainer.optimizer.learning_rate": 1e-3,
+}
 CASES: Mapping[str, Case] = {
+    "distill": Case("distill", DISTILL, (1,), (2,)),
+    "distill-ahead": Case(
+        "distill",
+        {**DISTILL, "trainer.steps": 5, "trainer.rollouts.max_staleness": 2},
+        (),
+        (3,),
+        lambda left: left.at(3)["buffer/batches"] > 0,
+    ),
+    "distill_offline": Case(
+        "distill_offline",
+        {**OFFLINE, "dataset": "pocket/arithmetic", "trainer.teacher": {**TEACHER, "context": "{prompt} {completion}"}},
+        (2,),
+    ),
     "grpo": Case("grpo", GRPO, (1,)),
     "grpo-several_updates": Case(
         "grpo",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rlhf_core.types.errors import RlhfError, UserError
-from rlhf_studies.common.runs import train
 from rlhf_studies.lambda_sweep.config import LambdaSweepConfig
 from rlhf_studies.pocket_methods.run import figures
 from rlhf_study.runner import measure
+from rlhf_study.runs import train
 
 GOLD = {"eval/gold/value": 0.5, "eval/gold/hollow": 0.1, "eval/gold/right": 0.6, "eval/gold/words": 4.0}
 SUMMARY = {"evaluation_before": GOLD, "evaluation_after": GOLD, "seconds": 1.0, "kl_last": 0.1, "gold_win_rate": 0.5}

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 
-from rlhf_core.config.load import merge_settings, resolve
+from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
-from rlhf_studies.arithmetic_algorithms.config import Algorithm, ArithmeticAlgorithmsConfig
-from rlhf_studies.arithmetic_algorithms.run import ArithmeticAlgorithms, Point, summarise
-from rlhf_studies.common.tables import spread
+from rlhf_studies.arithmetic_algorithms.config import ArithmeticAlgorithmsConfig
 from rlhf_studies.monitor_lead_time.run import damage
 from rlhf_studies.smollm2_arithmetic.run import compare
+from rlhf_study.runs import layered
+from rlhf_study.tables import spread
 
 
-@pytest.mark.parametrize("algorithm", get_args(Algorithm))
+@pytest.mark.parametrize("algorithm", ArithmeticAlgorithmsConfig().arms)
 def test_the_settings_of_an_algorithm_are_its_own_but_for_what_is_shared(algorithm: str, tmp_path: Path) -> None:
-    layers = ArithmeticAlgorithms(ArithmeticAlgorithmsConfig()).settings(algorithm, 3)
+    layers = ArithmeticAlgorithmsConfig().settings(algorithm, 3)
     file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(reduce(merge_settings, map(dict, layers))))
+    file.write_text(yaml.safe_dump(layered(*layers)))
     config = resolve(Registry(disabled=()), files=[file])
     assert config.trainer.name == algorithm
     assert config.seed == 3
@@ -32,31 +30,6 @@ def test_the_settings_of_an_algorithm_are_its_own_but_for_what_is_shared(algorit
     names = {"grpo": "grpo_clip", "ppo": "ppo_clip"}
     assert config.loss is not None
     assert config.loss.name == names.get(algorithm, algorithm)
-
-
-def test_share_of_the_best() -> None:
-    def curve(*accuracies: float) -> list[Point]:
-        return [Point(step, 2.0 * step, a, a / 2) for step, a in enumerate(accuracies)]
-
-    seeds = {0: {"a": curve(0.1, 0.3), "b": curve(0.1, 0.2)}, 1: {"a": curve(0.1, 0.5), "b": curve(0.1, 0.2)}}
-    rows = summarise({name: [found[name] for found in seeds.values()] for name in ("a", "b")})
-    assert rows[0] == pytest.approx(
-        {
-            "algorithm": "a",
-            "seeds": 2,
-            "before": 0.1,
-            "mean": 0.4,
-            "low": 0.3,
-            "high": 0.5,
-            "trained_before": 0.05,
-            "trained": 0.2,
-            "seconds": 2.0,
-            "share_of_best": 1.0,
-        }
-    )
-    assert rows[1]["share_of_best"] == pytest.approx(0.5)
-    table = ArithmeticAlgorithms(ArithmeticAlgorithmsConfig()).table(seeds)
-    assert "| b | 2 | 0.100 | 0.200 | 0.200 to 0.200 | 50% |" in table
 
 
 def test_gain_and_its_interval() -> None:

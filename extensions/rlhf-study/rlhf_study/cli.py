@@ -79,6 +79,21 @@ def show(name: str, as_json: bool) -> None:
     click.echo("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
 
 
+@study.command("claims")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def claims_(as_json: bool) -> None:
+    """Published findings, what is measured here, and the verdict. Reads records only."""
+    from rlhf_core.cli import emit_json, table
+    from rlhf_core.config import Registry
+    from rlhf_study.record import Verdict, claims
+
+    rows = claims({entry.name: entry.point.module for entry in Registry().entries("study")})
+    if as_json:
+        emit_json([row._asdict() for row in rows])
+    else:
+        table(Verdict._fields, rows)
+
+
 @study.command(cls=SeedsCommand)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
@@ -88,6 +103,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One of the study's settings. Repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Kept; what is done there is not done again.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds at a time.")
+@click.option("--dry-run", is_flag=True, help="Check the settings, of every arm of a file too, and run nothing.")
 def run(
     names: tuple[str, ...],
     seeds: tuple[int, ...] | None,
@@ -95,16 +111,24 @@ def run(
     settings: tuple[str, ...],
     out: Path | None,
     jobs: int,
+    dry_run: bool,
 ) -> None:
     """Run studies and print their tables; the same command goes on where it was interrupted.
 
-    Results go to OUT/NAME/result.json and result.md; OUT is runs/studies, or runs/studies-smoke with --smoke.
+    NAME is a study's, or a YAML file with arms. Results go to OUT/NAME/result.json and result.md; OUT is runs/studies,
+    or runs/studies-smoke with --smoke.
     """
     from rlhf_core.cli import open_registry
     from rlhf_study.runner import run_studies
 
     registry = open_registry()
-    configs = {name: configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)}
+    chosen = [configured(registry, name, seeds, smoke, settings) for name in dict.fromkeys(names)]
+    configs = {config.name: config for config in chosen}
+    if dry_run:
+        for config in chosen:
+            click.echo(f"{config.name}: seeds {', '.join(map(str, config.seeds))}")
+            click.echo("".join(f"  {arm}\n" for arm in getattr(config, "arms", ())), nl=False)
+        return
     out = out or Path("runs", "studies-smoke" if smoke else "studies")
     tables = run_studies(
         configs, out, jobs, spelled(names, seeds, smoke, settings), lambda line: click.echo(line, err=True)
@@ -121,6 +145,8 @@ def configured(
     from rlhf_core.config import PluginError, merge_settings, parse_settings
     from rlhf_study.config import StudyConfig
 
+    if Path(name).suffix in (".yaml", ".yml"):
+        return ablation_of(Path(name), seeds, smoke, settings)
     cls = registry.load("study", name)
     if not issubclass(cls, StudyConfig):
         raise PluginError(
@@ -129,6 +155,19 @@ def configured(
     chosen = {**cls.smoke, "seeds": (0,)} if smoke else {}
     config = registry.config("study", name, merge_settings(chosen, parse_settings(settings)))
     return cast("StudyConfig", config.model_copy(update={"seeds": seeds}) if seeds else config)
+
+
+def ablation_of(file: Path, seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]) -> StudyConfig:
+    """The arms of a file, each checked by a dry run."""
+    from rlhf_core.config import UserError
+    from rlhf_study.ablation.check import check_arms
+    from rlhf_study.ablation.read import read_ablation
+
+    if smoke:
+        raise UserError("a file has no tiny settings", fix=f"rlhf study run {file} --dry-run checks it")
+    config = read_ablation(file, settings)
+    check_arms(config, str(file))
+    return config.model_copy(update={"seeds": seeds}) if seeds else config
 
 
 def spelled(names: tuple[str, ...], seeds: tuple[int, ...] | None, smoke: bool, settings: tuple[str, ...]) -> str:

@@ -20,5 +20,9 @@ class StudyConfig(ComponentConfig):
     after: ClassVar[tuple[str, ...]] = ()
     """Studies whose runs it reads; when they are asked for together, they are finished first."""
 
+    checks_runs: ClassVar[bool] = False
+    """Whether its own code refuses runs of other settings, one by one: a seed that was done with others is done again,
+    and keeps the runs that fit."""
+
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     """Seeds to run with; ``--seeds`` replaces them."""

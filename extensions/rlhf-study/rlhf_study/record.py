@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Verdict(NamedTuple):
+    """What a study says of one published finding."""
+
+    line: str
+    """Document and line. Example: ``000:696``"""
+    says: str
+    """The finding; a question where the document leaves the answer open."""
+    here: str
+    """What was measured."""
+    verdict: str
+    """``reproduced``, ``contradicted``, ``not resolvable here``; the answer to an open question."""
+    command: str = ""
+    """What shows it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,19 @@ def recorded(module: str) -> Recorded:
     folder = folder_of(module)
     heading, _, verdict = _text(folder, "README.md").partition("\n")
     return Recorded(folder, heading.lstrip("# ").strip(), verdict.strip(), _text(folder, "result.md").strip())
+
+
+def claims(modules: Mapping[str, str]) -> list[Verdict]:
+    """Verdicts in the records of studies (name -> module), and in ``claims.toml`` of their top packages, by line."""
+    verdicts: list[Verdict] = []
+    for name, module in modules.items():
+        text = _text(folder_of(module), "result.json")
+        rows = json.loads(text).get("verdicts", []) if '"verdicts"' in text else []
+        verdicts += [Verdict(**{**row, "command": f"rlhf study show {name}"}) for row in rows]
+    for top in sorted({module.split(".")[0] for module in modules.values()}):
+        rows = tomllib.loads(_text(folder_of(f"{top}.claims"), "claims.toml")).get("claim", [])
+        verdicts += [Verdict(**row) for row in rows]
+    return sorted(verdicts, key=lambda v: (v.line.split(":")[0], int(v.line.split(":")[1])))
 
 
 def folder_of(module: str) -> Path | None:

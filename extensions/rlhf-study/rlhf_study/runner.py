@@ -84,7 +84,9 @@ def measure(config: StudyConfig, seed: int, folder: Path, study: Any = None) -> 
     settings = config.model_dump(mode="json", exclude={"seeds"})
     settings_file, figures = folder / "settings.json", folder / "figures.json"
     if settings_file.is_file() and json.loads(settings_file.read_text()) != settings:
-        raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
+        if not config.checks_runs:
+            raise UserError(f"{folder} was made with other settings", fix="name another folder with --out")
+        figures.unlink(missing_ok=True)
     if not figures.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(settings_file, settings)
@@ -105,7 +107,10 @@ def report(config: StudyConfig, results: Mapping[int, Figures], folder: Path, co
     text = study.table(results)
     settings = config.model_dump(mode="json")
     seeds = {str(seed): figures for seed, figures in results.items()}
-    write_json(folder / "result.json", {"command": command, "settings": settings, "seeds": seeds, "machine": machine()})
+    record: dict[str, Any] = {"command": command, "settings": settings, "seeds": seeds, "machine": machine()}
+    if verdicts := getattr(study, "verdicts", None):
+        record["verdicts"] = [verdict._asdict() for verdict in verdicts(results)]
+    write_json(folder / "result.json", record)
     (folder / "result.md").write_text(f"`{command}`\n\n{text}\n")
     if save := getattr(study, "save", None):
         save(results, folder)

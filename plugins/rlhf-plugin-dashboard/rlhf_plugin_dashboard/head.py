@@ -14,7 +14,7 @@ from rlhf_core.runs import StoredRun
 from rlhf_plugin_dashboard.follow import Follower
 
 DEPTH = 3
-"""Folders below the one asked for in which runs are looked for: those of recipes and sweeps lie deeper."""
+"""Folders below the one asked for in which runs are looked for: those of recipes and studies lie deeper."""
 STREAMS = ("metrics.jsonl", "trace.jsonl", "samples.jsonl", "log.txt", "plan.json")
 MAIN = ("reward/mean", "accuracy", "loss")
 """Metrics that stand for a run in the list; the first that it has."""

@@ -1,1 +1,1 @@
-"""Pipelines (`rlhf recipe`) and sweeps (`rlhf sweep`) in one YAML file each."""
+"""Pipelines in one YAML file (`rlhf recipe`)."""

@@ -24,7 +24,7 @@ def list_(as_json: bool) -> None:
     from rlhf_plugin_recipes.files import shipped
     from rlhf_plugin_recipes.read import read_recipe
 
-    recipes = [read_recipe(file) for file in shipped("recipes").values()]
+    recipes = [read_recipe(file) for file in shipped().values()]
     rows = [{"name": r.name, "stages": [s.name for s in r.stages], "about": r.about} for r in recipes]
     if as_json:
         emit_json(rows)
@@ -36,9 +36,9 @@ def list_(as_json: bool) -> None:
 @click.argument("name", metavar="NAME|FILE")
 def show(name: str) -> None:
     """Print a recipe's file; `rlhf recipe show NAME > mine.yaml` begins one of your own."""
-    from rlhf_plugin_recipes.files import find_file
+    from rlhf_plugin_recipes.files import find_recipe
 
-    click.echo(find_file(name, "recipes").read_text(encoding="utf-8").rstrip())
+    click.echo(find_recipe(name).read_text(encoding="utf-8").rstrip())
 
 
 @recipe.command()
@@ -66,12 +66,12 @@ def run(
     rlhf recipe run mine.yaml --dry-run
     """
     from rlhf_plugin_recipes.execute import Execution
-    from rlhf_plugin_recipes.files import find_file
+    from rlhf_plugin_recipes.files import find_recipe
     from rlhf_plugin_recipes.process import locked, run_in_process
     from rlhf_plugin_recipes.read import read_recipe
     from rlhf_plugin_recipes.store import Store
 
-    chosen = read_recipe(find_file(name, "recipes"), settings)
+    chosen = read_recipe(find_recipe(name), settings)
     for stage in filter(None, (first, only)):
         chosen.stage(stage)
     store = Store(out or Path("runs") / "recipes" / chosen.name)

@@ -1,4 +1,4 @@
-"""YAML files of recipes and sweeps: shipped ones by name, others by path; a key that stands twice is refused."""
+"""YAML files of recipes: shipped ones by name, others by path; a key that stands twice is refused."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from rlhf_core.config import ConfigError, did_you_mean, merge_settings, parse_se
 FLOW = "a value with ${...} inside { } or [ ] needs quotes: {path: '${stages.rm.model}'}"
 
 
-def shipped(folder: str) -> dict[str, Path]:
-    """Name -> file of what this package ships in ``recipes`` or ``sweeps``."""
-    shipped_folder = Path(str(files("rlhf_plugin_recipes"))) / folder
-    return {file.stem: file for file in sorted(shipped_folder.glob("*.yaml"))}
+def shipped() -> dict[str, Path]:
+    """Name -> file of the recipes that this package ships."""
+    folder = Path(str(files("rlhf_plugin_recipes"))) / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
-def find_file(name: str, folder: str) -> Path:
-    recipes = shipped(folder)
+def find_recipe(name: str) -> Path:
+    recipes = shipped()
     if name in recipes:
         return recipes[name]
     if Path(name).expanduser().is_file():
         return Path(name).expanduser()
-    kind = folder.removesuffix("s")
     raise ConfigError(
-        f"there is no {kind} '{name}'",
+        f"there is no recipe '{name}'",
         why="it is neither a file nor one of those that are shipped",
         fix=did_you_mean(name, recipes) or f"one of: {', '.join(recipes)}; or the path of a YAML file",
     )
@@ -35,27 +34,13 @@ def find_file(name: str, folder: str) -> Path:
 def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
     """The file's mapping with ``a.b=c`` settings over it."""
     try:
-        return merge_settings(numbers(read_yaml(file)), parse_settings(settings))
+        return merge_settings(read_yaml(file), parse_settings(settings))
     except RecursionError as error:
         raise ConfigError(f"'{file}' holds itself", why="an anchor (&) is used inside of what it names") from error
     except ConfigError as error:
         if "not valid YAML" in error.what and "given twice" not in error.why and "${" in file.read_text():
             raise ConfigError(error.what, why=error.why, fix=FLOW) from error
         raise
-
-
-def numbers(value: Any) -> Any:
-    """Give ``1e-5`` its number, which YAML 1.1 reads as text."""
-    if isinstance(value, dict):
-        return {key: numbers(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [numbers(one) for one in value]
-    if isinstance(value, str) and value[:1].isdigit() and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def refuse_unknown(where: str, keys: Iterable[str], known: Iterable[str]) -> None:

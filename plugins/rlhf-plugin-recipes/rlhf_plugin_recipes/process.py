@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +35,7 @@ def locked(folder: Path) -> Generator[None, None, None]:
         except OSError as error:
             raise UserError(
                 f"another process is at work in '{folder}'",
-                why="a recipe or sweep, or a stage of one that was killed",
+                why="a recipe, or a stage of one that was killed",
                 fix="wait for it, end it, or choose another --out",
             ) from error
         os.set_inheritable(handle, True)
@@ -69,9 +69,7 @@ def run_in_process(words: Sequence[str], log: Path, printed: Path | None) -> int
     return code
 
 
-def start(
-    words: Sequence[str], stdout: int | IO[bytes], stderr: int | IO[bytes], extra: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def start(words: Sequence[str], stdout: int | IO[bytes], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Begin `rlhf WORDS` in a process group of its own, so that a terminal's Ctrl-C does not reach it twice."""
     try:
         with _interruptible():
@@ -82,7 +80,7 @@ def start(
                 stderr=stderr,
                 process_group=0,
                 close_fds=False,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **(extra or {})},
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
     except OSError as error:
         raise RlhfError(f"`rlhf {words[0]}` could not be started: {error}") from error

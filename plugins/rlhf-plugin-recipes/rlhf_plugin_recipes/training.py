@@ -1,4 +1,4 @@
-"""A `train` stage or a sweep's run as arguments of `rlhf train`."""
+"""A `train` stage as arguments of `rlhf train`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from rlhf_testing.config import built, check_config
 from rlhf_testing.report import require
 from rlhf_testing.samples import make_context
 
-KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "unpaired")
+KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "unpaired", "teacher")
 
 
 def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clips: bool | None = None) -> None:
@@ -23,6 +23,9 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
 
     Pair losses: ``loss_B`` falls as the margin grows from below zero; micro-batches add up; the pairs' weights are left
     to the core.
+
+    Losses of a teacher (distillation): ``divergence`` of two tensors of log-probabilities is finite, 0 where they are
+    equal and falls as the student comes nearer; ids that cannot be (``-inf``) change nothing.
 
     Args:
         clips: whether the gradient must vanish past ``clip_range``; None means: if the Config has that field.
@@ -42,6 +45,11 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         from rlhf_testing.pair_loss import check_unpaired_loss
 
         check_unpaired_loss(config, loss)
+        return
+    if config.consumes == "teacher":
+        from rlhf_testing.teacher_loss import check_teacher_loss
+
+        check_teacher_loss(config, built(config, "loss", ctx or make_context()))
         return
     from rlhf_testing.token_loss import check_past_clip, check_token_loss
 

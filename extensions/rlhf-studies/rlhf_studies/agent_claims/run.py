@@ -18,8 +18,8 @@ from rlhf_studies.agent_claims.claims import CLAIMS, NOT_HERE
 from rlhf_studies.agent_claims.config import AgentClaimsConfig
 from rlhf_studies.agent_claims.verdict import Row, right, verdict
 from rlhf_studies.common.outside import data_file
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean
 
 BY_PATH = {"bfcl": "bfcl", "tau_bench": "tau_bench_retail"}
 """Suite -> its folder."""

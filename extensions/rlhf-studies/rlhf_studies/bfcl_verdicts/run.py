@@ -15,8 +15,8 @@ from rlhf_plugin_agents.suites.bfcl import CATEGORIES, example, fault_in_calls, 
 from rlhf_studies.bfcl_verdicts.config import BfclVerdictsConfig
 from rlhf_studies.bfcl_verdicts.mutations import mutated
 from rlhf_studies.common.outside import data_file, other_python
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 MUTATIONS = 10
 

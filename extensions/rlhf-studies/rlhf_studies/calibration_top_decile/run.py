@@ -18,9 +18,9 @@ from rlhf_plugin_reward.reward import aggregate, standardise
 from rlhf_plugin_reward_eval.stats import Bin, deciles, expected_calibration_error
 from rlhf_studies.calibration_top_decile.config import CalibrationTopDecileConfig
 from rlhf_studies.common.pocket import assistant, gold_of
-from rlhf_studies.common.runs import Run, runs_in
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
+from rlhf_study.runs import Run, runs_in
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 KINDS = ("held-out pairs", "policy, first steps", "policy, last steps")
 

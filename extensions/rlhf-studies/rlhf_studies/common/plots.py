@@ -1,8 +1,7 @@
-"""Figures, where matplotlib is installed."""
+"""Figures."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +9,10 @@ from typing import Any
 
 
 @contextmanager
-def panels(file: Path, rows: int, columns: int, size: tuple[float, float]) -> Generator[list[Any] | None, None, None]:
-    """Axes to draw on, saved to ``file`` at the end; None without matplotlib."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        logging.getLogger(__name__).warning("%s is not drawn: pip install matplotlib", file.name)
-        yield None
-        return
+def panels(file: Path, rows: int, columns: int, size: tuple[float, float]) -> Generator[list[Any], None, None]:
+    """Axes to draw on, saved to ``file`` at the end."""
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

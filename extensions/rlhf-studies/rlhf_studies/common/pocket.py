@@ -14,6 +14,13 @@ from rlhf_core.models import ModelConfig
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_pocket import Fact, gold_score, of_split
+from rlhf_study.runs import Run
+
+GOLD = {
+    "gold": "eval/gold/value",
+    **{name: f"eval/gold/{name}" for name in ("right", "hollow", "words")},
+}
+"""Short name -> metric of a held-out evaluation."""
 
 
 class Answer(NamedTuple):
@@ -50,3 +57,17 @@ def sampled_answers(prompts: int, each: int, seed: int) -> list[Answer]:
         for i, (fact, _) in enumerate(facts)
         for text in (rollout.text for rollout in rollouts[i * each : (i + 1) * each])
     ]
+
+
+def first_and_last(run: Run) -> tuple[dict[str, float], dict[str, float]]:
+    """Gold at the first and the last held-out evaluation of a run."""
+    rows = run.rows(GOLD["gold"])
+    first, last = ({name: float(row[key]) for name, key in GOLD.items()} for row in (rows[0], rows[-1]))
+    return first, last
+
+
+def first_member(run: Run) -> Path:
+    """The first reward model of the ensemble that a run was trained with."""
+    from rlhf_plugin_reward.store import cache_root
+
+    return cache_root() / run.summary["reports"]["ensemble"]["digest"] / "member_0"

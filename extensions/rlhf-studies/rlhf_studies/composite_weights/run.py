@@ -23,11 +23,11 @@ from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import encode_pairs
-from rlhf_studies.common.pocket import sampled_answers
-from rlhf_studies.common.runs import GOLD, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.common.pocket import GOLD, first_and_last, sampled_answers
 from rlhf_studies.composite_weights.config import CompositeWeightsConfig
+from rlhf_study.runs import train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 RULES = {"name": "programmatic", "mode": "continuous", "length": {"unit": "words", "max": 10}}
 STATIC = {
@@ -73,7 +73,7 @@ class CompositeWeights(Study[CompositeWeightsConfig]):
     def trained(self, folder: Path, model: Path, weight: float, seed: int) -> dict[str, float]:
         reward = {"name": "composite", **parts(model, weight)}
         config = {"seed": seed, "reward": reward, "trainer": {**GRPO, "steps": self.config.steps}}
-        before, after = train(folder / f"grpo-{weight}", config, self.config.train).gold()
+        before, after = first_and_last(train(folder / f"grpo-{weight}", config, self.config.train))
         return {"weight": weight, **{f"{name}_before": value for name, value in before.items()}, **after}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:

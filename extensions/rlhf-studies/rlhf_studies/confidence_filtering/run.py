@@ -27,9 +27,9 @@ from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import RewardNet, fresh_net, new_head
 from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_plugin_reward.reward import by_length, score_ids
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 VARIANTS = {
     "all": "all pairs",

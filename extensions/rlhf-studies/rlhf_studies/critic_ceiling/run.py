@@ -17,9 +17,9 @@ from rlhf_plugin_pocket import gold_score
 from rlhf_plugin_pocket.data import load_prompts
 from rlhf_plugin_ppo.critic import Critic, trunk_of, width
 from rlhf_plugin_ppo.maths import explained_variance
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.critic_ceiling.config import CriticCeilingConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 GROUP, BATCH, LOOKS = 6, 64, 4
 MAX_TOKENS = {"arithmetic": 12, "assistant": 48}

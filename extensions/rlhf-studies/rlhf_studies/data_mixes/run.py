@@ -19,12 +19,12 @@ from rlhf_plugin_pocket import load_pairs
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.scores import auc_interval
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.data_mixes.config import DataMixesConfig
 from rlhf_studies.data_mixes.rows import Row, agentic, mixed
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 PUBLISHED: Mapping[str, tuple[float, float]] = {
     "pure_conv": (0.680, 0.667),

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.plots import panels
-from rlhf_studies.common.runs import Run, first_member, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.common.pocket import first_member
 from rlhf_studies.ensemble_vs_single.config import EnsembleVsSingleConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 CURVES = {
     "gold": "eval/gold/value",
@@ -58,15 +59,14 @@ class EnsembleVsSingle(Study[EnsembleVsSingleConfig]):
 
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
         with panels(folder / "result.png", 2, 3, (12, 6)) as axes:
-            for panel, label in zip(axes or (), CURVES):
+            for panel, label in zip(axes, CURVES):
                 for reward, colour in (("single", "tab:red"), ("ensemble", "tab:blue")):
                     for n, result in enumerate(results.values()):
                         steps, values = zip(*result[reward][label])
                         name = reward if n == 0 else None
                         panel.plot(steps, values, color=colour, alpha=0.7, linewidth=1, label=name)
                 panel.set(title=label, xlabel="step")
-            if axes:
-                axes[0].legend()
+            axes[0].legend()
 
 
 def curves(run: Run) -> dict[str, list[list[float]]]:

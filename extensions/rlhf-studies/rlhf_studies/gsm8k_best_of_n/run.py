@@ -17,9 +17,9 @@ from rlhf_eval.plot import curves
 from rlhf_eval.selectors import parse_selector
 from rlhf_eval.store import read
 from rlhf_studies.common.outside import data_file, model_path
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.gsm8k_best_of_n.config import Gsm8kBestOfNConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown
 
 FILTERS = {"strict-match": "strict", "flexible-extract": "lenient"}
 """lm_eval's filter of gsm8k_cot -> our reading that it is compared with."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_studies.common.outside import data_file, model_path
+from rlhf_studies.common.pocket import first_member
 from rlhf_studies.common.real import configuration, recorded_cost
-from rlhf_studies.common.runs import Run, first_member, rlhf, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.hh_reward_models.config import HhRewardModelsConfig
+from rlhf_study.runs import Run, rlhf, train
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown
 
 MODELS = ("bradley_terry", "ensemble")
 HELDOUT = 0.25

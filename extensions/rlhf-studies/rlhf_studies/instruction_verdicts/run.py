@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from rlhf_core.data import read_rows
 from rlhf_plugin_verifiers.instructions.verifier import checks, judge
 from rlhf_studies.common.outside import data_file
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.instruction_verdicts.config import InstructionVerdictsConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 
 class InstructionVerdicts(Study[InstructionVerdictsConfig]):

@@ -13,9 +13,9 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_discover.baseline import program_of
 from rlhf_plugin_discover.config import KissingConfig as VerifierConfig
 from rlhf_plugin_discover.kissing.search import search, shell
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.kissing.config import KissingConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 DIMENSIONS = 11
 MILESTONES = (438, 566, 582)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_studies.common.runs import Run, first_member, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, spread
+from rlhf_studies.common.pocket import first_member
 from rlhf_studies.lambda_sweep.config import LambdaSweepConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, spread
 
 TRAINER = {
     "name": "grpo",

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.runs import wilson
-from rlhf_studies.common.runs import Run, log_of, offering, rlhf
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.lookup_grpo.config import LookupGrpoConfig
 from rlhf_studies.lookup_grpo.unmasked import ENTRY
+from rlhf_study.runs import Run, log_of, offering, rlhf
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 CALLS = (2, 3, 4, 5, 6)
 ARMS: Mapping[str, Mapping[str, object]] = {

@@ -19,9 +19,9 @@ from rlhf_plugin_code.config import MBPPConfig
 from rlhf_plugin_code.sandbox import Sandbox
 from rlhf_plugin_code.verifiers import Asserts
 from rlhf_studies.common.outside import data_file
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.mbpp_sandbox.config import MbppSandboxConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 COLUMNS = ("test_list", "test_imports", "code")
 COLD = 40

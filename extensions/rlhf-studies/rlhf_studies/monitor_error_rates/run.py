@@ -12,10 +12,10 @@ import numpy as np
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_plugin_hacking.config import HackingConfig
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.monitor_error_rates.config import MonitorErrorRatesConfig
 from rlhf_studies.monitor_error_rates.simulate import families, simulate
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 Steps = Sequence[Mapping[str, float]]
 BLOCK = 10

@@ -17,11 +17,11 @@ from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig
 from rlhf_plugin_hacking.second import SecondReward
 from rlhf_studies.common.pocket import assistant, gold_of
-from rlhf_studies.common.runs import Run, runs_in
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.monitor_lead_time.config import MonitorLeadTimeConfig
 from rlhf_studies.monitor_lead_time.second import SpotChecks, second_rewards
+from rlhf_study.runs import Run, runs_in
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 FALL = 0.05
 """Of the gold score below its best: a hacked run."""

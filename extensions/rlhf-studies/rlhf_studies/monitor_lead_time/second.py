@@ -15,7 +15,7 @@ from rlhf_plugin_hacking.second import SecondReward
 from rlhf_plugin_pocket import LABEL_TEMPERATURE, LABEL_WEIGHTS, candidate, of_split, utility
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_studies.common.pocket import gold_of, write_jsonl
-from rlhf_studies.common.runs import train
+from rlhf_study.runs import train
 
 TRAINER = {"name": "reward_model", "batch_size": 32, "micro_batch_size": 32}
 

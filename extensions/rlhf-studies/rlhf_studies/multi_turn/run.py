@@ -16,10 +16,10 @@ from rlhf_plugin_pocket import LABEL_TEMPERATURE, Fact, Style, draw_style, facts
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.runs import train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown, mean
 from rlhf_studies.multi_turn.config import MultiTurnConfig
+from rlhf_study.runs import train
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown, mean
 
 CONDITIONS = ("whole conversation", "last turn")
 TRAINER = {

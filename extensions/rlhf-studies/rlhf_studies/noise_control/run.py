@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import parse_settings
-from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.noise_control.config import NoiseControlConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, spread
 
 RIGHT = "reward/part/truth/raw"
 SUMS = {"name": "pocket", "subset": "arithmetic"}

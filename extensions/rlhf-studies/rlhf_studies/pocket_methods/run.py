@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import Registry
-from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_methods.config import PocketMethodsConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, spread
 
 SAMPLED = {"sample_prompts": 200, "sampling": {"max_tokens": 48}}
 SFT = {

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import parse_settings
-from rlhf_studies.common.runs import GOLD, Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown
+from rlhf_studies.common.pocket import GOLD
 from rlhf_studies.pocket_recipe.config import PocketRecipeConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown
 
 DEFAULT = {"trainer": {"name": "grpo"}, "reward": {"name": "ensemble"}}
 

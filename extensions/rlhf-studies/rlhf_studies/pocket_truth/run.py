@@ -12,9 +12,9 @@ import torch
 
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy
 from rlhf_plugin_pocket import draw_style, facts, of_split, render
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.pocket_truth.config import PocketTruthConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, spread
 
 Rows = Iterator[tuple[list[int], bool]]
 """(Token ids that a verdict follows, whether the claim is true)."""

@@ -14,9 +14,9 @@ from rlhf_plugin_tts.speech_data.catalogue import UNSEEN
 from rlhf_plugin_tts.speech_data.compare import interval, measure, score_with
 from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_studies.common.speech import cell, flite
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.pocket_voice.config import PocketVoiceConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 SHOWN = ("wer/wer", "wer/cer", "distillmos", "dnsmos/p808", "dnsmos/ovrl")
 

@@ -27,9 +27,9 @@ from rlhf_plugin_prm.net import StepEncoder, StepModule, encode_solutions, step_
 from rlhf_plugin_prm.reward import aggregate
 from rlhf_plugin_reward.net import RewardNet, new_head
 from rlhf_studies.common.scores import auc
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
 from rlhf_studies.prm_vs_orm.config import PrmVsOrmConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 WORLD: Mapping[str, Any] = {"terms": (2, 3), "largest": 6}
 MIXES: Mapping[str, Mapping[str, float]] = {

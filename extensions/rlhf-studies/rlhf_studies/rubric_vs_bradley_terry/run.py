@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_studies.common.runs import GOLD, rlhf, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.common.pocket import GOLD, first_and_last
 from rlhf_studies.rubric_vs_bradley_terry.config import RubricVsBradleyTerryConfig
 from rlhf_studies.rubric_vs_bradley_terry.data import write_answers, write_judged
+from rlhf_study.runs import rlhf, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, mean, spread
 
 TRAINERS = {"preferences": "reward_model", "grades": "rubric_model"}
 """What is learned from -> trainer."""
@@ -58,7 +59,7 @@ class RubricVsBradleyTerry(Study[RubricVsBradleyTerryConfig]):
         """Train with one of them; the held-out gold score before and after."""
         reward = {"name": REWARDS[kind], "path": str(model)}
         config = {"seed": seed, "reward": reward, "trainer": {**GRPO, "steps": self.config.steps}}
-        before, after = train(folder / f"grpo-{kind}", config, self.config.train).gold()
+        before, after = first_and_last(train(folder / f"grpo-{kind}", config, self.config.train))
         return {f"{name}_{when}": row[name] for when, row in (("before", before), ("after", after)) for name in GOLD}
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:

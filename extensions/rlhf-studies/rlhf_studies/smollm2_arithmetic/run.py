@@ -15,10 +15,10 @@ from rlhf_core.training import SamplingSettings
 from rlhf_plugin_verifiers.numeric import final_number
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, recorded_cost
-from rlhf_studies.common.runs import Run, train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.smollm2_arithmetic.config import Smollm2ArithmeticConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown
 
 Z = 1.959964
 """95 %."""

@@ -15,11 +15,11 @@ from rlhf_plugin_prm.first_error import report
 from rlhf_studies.common.outside import data_file, model_path
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.real import configuration, rounded
-from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.scores import auc
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.smollm2_prm.config import Smollm2PrmConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 ALGOS = ("prm", "orm")
 

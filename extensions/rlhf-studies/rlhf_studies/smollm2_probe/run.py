@@ -20,9 +20,9 @@ from rlhf_plugin_reward.net import trunk_of
 from rlhf_plugin_reward.reward import by_length
 from rlhf_studies.common.outside import data_file, model_path
 from rlhf_studies.common.scores import auc
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.smollm2_probe.config import Smollm2ProbeConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 CONTEXT, BATCH_TOKENS = 1024, 4096
 Head = Callable[[Any], Any]

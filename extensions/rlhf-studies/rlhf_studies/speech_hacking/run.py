@@ -13,11 +13,11 @@ from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_training.command import scorers
 from rlhf_plugin_tts.speech_training.recipe import composite, sampling
 from rlhf_studies.common.plots import panels
-from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.speech import AS_PROPOSED, PROPOSED, cell
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_hacking.config import SpeechHackingConfig
+from rlhf_study.runs import Run, train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 ARMS = ("single", "composite")
 PROXY = {
@@ -88,7 +88,7 @@ class SpeechHacking(Study[SpeechHackingConfig]):
     def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
         figures = next(iter(results.values()))
         with panels(folder / "result.png", 1, len(WATCHED), (3.2 * len(WATCHED), 3)) as axes:
-            for panel, name in zip(axes or (), WATCHED):
+            for panel, name in zip(axes, WATCHED):
                 for arm in ARMS:
                     line = figures[arm]["curves"]
                     values = np.array(line[name], float)

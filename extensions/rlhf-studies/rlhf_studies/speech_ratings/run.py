@@ -19,9 +19,9 @@ from rlhf_plugin_tts.validation import SPEECH_PARTS, correlations
 from rlhf_plugin_tts.wer import Wer
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.speech_ratings.config import SpeechRatingsConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 COMPARES_WORDS = {"wer", "speech"}
 """Rewards that have no value for the recordings, since their transcript is the text."""

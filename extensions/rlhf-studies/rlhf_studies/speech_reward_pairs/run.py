@@ -18,10 +18,10 @@ from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.speech_data.compare import score_with
 from rlhf_plugin_tts.trained import FeatureEncoder
 from rlhf_plugin_tts.training import HeadSettings, accuracy, train_head
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import interval, markdown
 from rlhf_studies.speech_reward_pairs.config import SpeechRewardPairsConfig
 from rlhf_studies.speech_reward_pairs.engines import ENGINES
+from rlhf_study.study import Study
+from rlhf_study.tables import interval, markdown
 
 SUBSETS = 3
 SAME = "same policy"

@@ -9,10 +9,10 @@ from typing import Any
 from rlhf_plugin_pocket import is_hollow, load_pairs
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.runs import train
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown, spread
 from rlhf_studies.step_rewards.config import StepRewardsConfig
+from rlhf_study.runs import train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown, spread
 
 ARMS = {
     "lowest": "lowest step, one advantage per completion",

@@ -11,12 +11,12 @@ from rlhf_core.config import UserError
 from rlhf_plugin_prm.evaluate import judge
 from rlhf_studies.common.outside import data_file
 from rlhf_studies.common.pocket import write_jsonl
-from rlhf_studies.common.runs import train
 from rlhf_studies.common.scores import auc_interval
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.taskmaster_turns.config import TaskmasterTurnsConfig
 from rlhf_studies.taskmaster_turns.turns import Row, dialogue, fewer, is_call, read_turns, split
+from rlhf_study.runs import train
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 
 class TaskmasterTurns(Study[TaskmasterTurnsConfig]):

@@ -16,9 +16,9 @@ from rlhf_plugin_agents.suites.tau import reward
 from rlhf_plugin_agents.suites.tau_files import database, open_store, read
 from rlhf_plugin_agents.suites.tau_store import Store
 from rlhf_studies.common.outside import data_file
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.tau_bench_gold.config import TauBenchGoldConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 Action = Mapping[str, Any]
 SPLITS = {"retail": ("test", "dev", "train"), "airline": ("test",)}

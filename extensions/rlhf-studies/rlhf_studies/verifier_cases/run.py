@@ -15,9 +15,9 @@ from rlhf_plugin_verifiers.maths.verifier import grade_math
 from rlhf_plugin_verifiers.number_forms import same_number
 from rlhf_plugin_verifiers.numeric import reference_number
 from rlhf_studies.common.outside import data_file
-from rlhf_studies.common.study import Study
-from rlhf_studies.common.tables import markdown
 from rlhf_studies.verifier_cases.config import VerifierCasesConfig
+from rlhf_study.study import Study
+from rlhf_study.tables import markdown
 
 
 class Judged(NamedTuple):

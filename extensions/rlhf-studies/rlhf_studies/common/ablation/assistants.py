@@ -1,0 +1,82 @@
+"""Ablations of assistants under learned rewards: the pocket world, whose gold score is hidden from training, and a
+model of 1.7 billion weights on human pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rlhf_studies.common.ablation.worlds import WorldAblation
+from rlhf_study.ablation.config import Settings
+
+GOLD, HOLLOW, WORDS = "eval/gold/value", "eval/gold/hollow", "eval/gold/words"
+PROXY = "eval/reward/mean"
+ALSO = (PROXY, "kl", HOLLOW, WORDS)
+POCKET: Settings = {
+    "dataset": {"name": "pocket/assistant"},
+    "reward": {"name": "ensemble"},
+    "trainer": {
+        "name": "ppo",
+        "rollout_batch_size": 128,
+        "group_size": 4,
+        "micro_batch_size": 64,
+        "sampling": {"max_tokens": 48},
+        "optimizer": {"learning_rate": 3e-4, "warmup_steps": 2},
+        "kl": {"track": True},
+        "eval_every": 10,
+        "eval_samples": 200,
+        "checkpoint_every": 0,
+        "trace_prompts": 0,
+    },
+}
+FOUR_UPDATES: Settings = {"trainer": {"train_batch_size": 64, "epochs_per_rollout_batch": 2}}
+ROWS: Settings = {
+    "dataset": {"name": "pocket/assistant"},
+    "trainer": {
+        "batch_size": 32,
+        "micro_batch_size": 32,
+        "eval_every": 10,
+        "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2},
+    },
+}
+"""Of trainers that learn from rows."""
+PAIRS = {"name": "hub", "path": "Anthropic/hh-rlhf"}
+REAL: Settings = {
+    "model": {"path": "HuggingFaceTB/SmolLM2-1.7B-Instruct"},
+    "dataset": PAIRS,
+    "reward": {
+        "name": "ensemble",
+        "base_model": {"path": "HuggingFaceTB/SmolLM2-1.7B-Instruct"},
+        "pairs": PAIRS,
+    },
+    "trainer": {
+        "name": "ppo",
+        "rollout_batch_size": 256,
+        "group_size": 4,
+        "micro_batch_size": 8,
+        "sampling": {"max_tokens": 256},
+        "optimizer": {"learning_rate": 1e-6, "warmup_steps": 10},
+        "eval_every": 20,
+        "eval_samples": 256,
+        "checkpoint_every": 100,
+    },
+}
+
+
+class AssistantAblation(WorldAblation):
+    """Assistants under an ensemble of reward models."""
+
+    worlds: ClassVar[Mapping[str, Settings]] = {"pocket": POCKET, "real": REAL}
+    metric: str = GOLD
+    also: tuple[str, ...] = ALSO
+
+
+class RowsAblation(WorldAblation):
+    """Trainers that learn from rows."""
+
+    worlds: ClassVar[Mapping[str, Settings]] = {
+        "pocket": ROWS,
+        "real": {**ROWS, "model": REAL["model"], "dataset": PAIRS},
+    }
+    length: ClassVar[str] = "max_steps"
+    smoke: ClassVar[Mapping[str, Any]] = {"steps": 1, "train": {"trainer": {"eval_samples": 8}}}

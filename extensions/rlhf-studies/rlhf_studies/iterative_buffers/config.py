@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rlhf_studies.common.ablation.assistants import AssistantAblation
+from rlhf_study.ablation.config import Claim, Settings
+
+ITERATIVE: Settings = {
+    "name": "iterative_dpo",
+    "rollout_batch_size": 256,
+    "group_size": 8,
+    "updates": 8,
+    "eval_every": 1,
+}
+
+
+class IterativeBuffersConfig(AssistantAblation):
+    """Iterative DPO with three buffers, equal updates an iteration."""
+
+    name: str = "iterative_buffers"
+    shared: ClassVar[Settings] = {"trainer": ITERATIVE}
+    arms: Mapping[str, Settings] = {
+        buffer: {"trainer": {"buffer": buffer}} for buffer in ("current", "rolling", "full")
+    }
+    claims: tuple[Claim, ...] = (
+        Claim("002:390", "The full buffer degrades against the rolling one", "full", "rolling", -1),
+        Claim("002:390", "The full buffer degrades against fresh pairs", "full", "current", -1),
+        Claim("002:134", "Old pairs hold the policy near its start", "full", "current", -1, "kl"),
+    )
+    steps: int = 6

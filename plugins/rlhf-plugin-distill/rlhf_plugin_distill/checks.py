@@ -1,0 +1,56 @@
+"""What is looked at before a model is loaded; imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
+from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
+
+
+def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
+    """A teacher is there, reads the student's tokens, and gives as much as is asked."""
+    temperature = getattr(ctx.config.loss, "temperature", 1.0)
+    if not (settings.path or settings.url):
+        raise ConfigError(
+            "distillation needs a teacher",
+            fix="--set trainer.teacher=FOLDER, a run, 'pocket', or the address of a vLLM server",
+        )
+    if settings.url and temperature != 1:
+        raise ConfigError(
+            f"loss.temperature {temperature:g} cannot be combined with trainer.teacher.url",
+            why="a server's log-probabilities are at temperature 1",
+            fix="leave loss.temperature out, or name a folder: --set trainer.teacher=FOLDER",
+        )
+    if not resolve_model(ctx.config.model.path).local or not (settings.url or resolve_model(settings.path).local):
+        return  # of the hub: looked at once it is loaded
+    tokenizer = load_tokenizer(ctx.config.model)
+    if settings.top_k >= len(tokenizer):
+        raise ConfigError(
+            f"trainer.teacher.top_k {settings.top_k} is not less than the vocabulary of {len(tokenizer)} tokens",
+            fix="--set trainer.teacher.top_k=0 compares all, or give fewer",
+        )
+    if settings.path:
+        check_same_vocabulary(settings.path, load_tokenizer(ModelConfig(path=settings.path)), ctx)
+        return
+    server = TeacherServer(settings)
+    try:
+        server.check(tokenizer)
+    finally:
+        server.close()
+
+
+def check_same_vocabulary(path: str, tokenizer: Any, ctx: BuildContext) -> None:
+    """Refuse a teacher whose ids stand for other texts than the student's."""
+    theirs, ours = tokenizer.get_vocab(), load_tokenizer(ctx.config.model).get_vocab()
+    if theirs == ours:
+        return
+    other = sorted(token for token in theirs.keys() | ours.keys() if theirs.get(token) != ours.get(token))
+    raise ModelError(
+        f"teacher '{path}' has another vocabulary than the student '{ctx.config.model.path}'",
+        where=f"{len(other)} of {len(theirs.keys() | ours.keys())} tokens differ, such as {other[0]!r}",
+        why="distributions are compared token by token",
+        fix="take one of the student's family, or let it write texts (rlhf generate) and learn those: --algo sft",
+    )

@@ -1,0 +1,131 @@
+"""Teachers: a model in this process, or a server; and what a teacher reads in place of the student's prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.config import BuildContext
+from rlhf_core.data import DatasetError, Message, Tool, message_text
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer
+from rlhf_core.training import TrainingSample
+from rlhf_plugin_distill.checks import check_same_vocabulary
+from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, outputs
+from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
+
+Samples = Sequence[DistillSample]
+
+
+class LocalTeacher:
+    """A frozen model, whole on each rank's device."""
+
+    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
+        loaded = load_policy(ModelConfig(path=settings.path, dtype=ctx.config.model.dtype))
+        check_same_vocabulary(settings.path, loaded.tokenizer, ctx)
+        self.model = loaded.model.to(ctx.strategy.device).requires_grad_(False)
+        self.context, self.top_k = loaded.context, settings.top_k
+
+    def asked(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
+        """The samples as they are: the model is run beside the student."""
+        return list(samples)
+
+    @torch.no_grad()
+    def outputs(self, samples: Samples, wanted_N: torch.Tensor, paths: Mapping[str, Any]) -> FullTeacher:
+        """At the tokens of a micro-batch that count."""
+        pieces = [piece for s in samples for piece in teacher_pieces(s)]
+        return FullTeacher(outputs(self.model, pieces, wanted_N, paths), self.top_k)
+
+
+class ServedTeacher:
+    """A server, asked before each update."""
+
+    context = 1 << 30
+
+    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
+        self.server = TeacherServer(settings)
+        self.server.check(load_tokenizer(ctx.config.model))
+        ctx.session.components.attach("the teacher's server", self.server)
+
+    def asked(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
+        """The samples with what the server says of each of their tokens."""
+        pieces = [teacher_pieces(s) for s in samples]
+        answers = iter(self.server.asked([piece for row in pieces for piece in row]))
+        told: list[DistillSample] = []
+        for sample, row in zip(samples, pieces, strict=True):
+            tokens = [token for _ in row for token in next(answers)]
+            ids, logprobs = (np.array([token[n] for token in tokens]) for n in range(2))
+            told.append(replace(sample, teacher_ids_TK=ids, teacher_logprobs_TK=logprobs.astype(np.float32)))
+        return told
+
+    def outputs(self, samples: Samples, wanted_N: torch.Tensor, paths: Mapping[str, Any]) -> TopKTeacher:
+        """At the tokens of a micro-batch that count."""
+        ids_NK = np.concatenate([s.teacher_ids_TK for s in samples])
+        logprobs_NK = np.concatenate([s.teacher_logprobs_TK for s in samples])
+        return TopKTeacher(*(torch.from_numpy(rows).to(wanted_N.device)[wanted_N] for rows in (ids_NK, logprobs_NK)))
+
+
+Teacher = LocalTeacher | ServedTeacher
+
+
+def open_teacher(settings: TeacherSettings, ctx: BuildContext) -> Teacher:
+    """The run's teacher; a fault of it is found before the student is loaded."""
+    return ServedTeacher(settings, ctx) if settings.url else LocalTeacher(settings, ctx)
+
+
+def teacher_pieces(sample: DistillSample) -> Pieces:
+    """What the teacher is fed: the student's tokens after a prompt of its own, if it has one."""
+    prompt = sample.teacher_prompt
+    return sample.pieces if prompt is None else replace(sample, prompt_ids=prompt).pieces
+
+
+def distill_sample(sample: TrainingSample, teacher_prompt: tuple[int, ...] | None) -> DistillSample:
+    """A completion that a teacher will judge token by token."""
+    values = {field.name: getattr(sample, field.name) for field in fields(TrainingSample)}
+    return DistillSample(**values, teacher_prompt=teacher_prompt)
+
+
+class TeacherPrompts:
+    """Writes ``teacher.context`` around a prompt's last turn."""
+
+    def __init__(self, settings: TeacherSettings, policy: LoadedModel, ctx: BuildContext, teacher: Teacher) -> None:
+        self.template, self.limit = settings.context, teacher.context
+        model = ctx.config.model
+        self.formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
+
+    def __call__(
+        self, name: str, messages: Sequence[Message], tools: Sequence[Tool], columns: Mapping[str, Any], room: int
+    ) -> tuple[int, ...] | None:
+        """Token ids, or None where the teacher reads the student's prompt.
+
+        Args:
+            room: tokens that follow.
+
+        Raises:
+            DatasetError: the row has no such column, or the teacher's context is too short.
+        """
+        if not self.template:
+            return None
+        values = {"feedback": "", **columns, "prompt": message_text(messages[-1])}
+        missing = [key for key in re.findall(r"\{(\w+)\}", self.template) if values.get(key) is None]
+        if missing:
+            raise DatasetError(
+                f"trainer.teacher.context asks for {{{missing[0]}}}, which this row does not have",
+                where=name,
+                why=f"it has {', '.join(sorted(key for key, value in values.items() if value is not None))}",
+                fix="add the column, or change trainer.teacher.context",
+            )
+        text = re.sub(r"\{(\w+)\}", lambda match: str(values[match[1]]), self.template)
+        ids = self.formatter.encode([*messages[:-1], {**messages[-1], "content": text}], tools)
+        if len(ids) + room > self.limit:
+            raise DatasetError(
+                f"the teacher's prompt of {len(ids)} tokens and {room} more do not fit its {self.limit}",
+                where=name,
+                fix="shorten trainer.teacher.context or the row, or lower trainer.sampling.max_tokens",
+            )
+        return ids

@@ -1,1 +1,0 @@
-"""Grid, random and seeded sweeps over the settings of `rlhf train`."""
