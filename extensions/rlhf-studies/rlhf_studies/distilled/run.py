@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from rlhf_studies.distilled.config import DistilledConfig
+from rlhf_studies.pocket_methods.run import recipe
 from rlhf_study.runs import Run, train
 from rlhf_study.study import Study
 from rlhf_study.tables import markdown
-from rlhf_studies.distilled.config import DistilledConfig
-from rlhf_studies.pocket_methods.run import recipe
 
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Quantiles of Student's t for so many seeds."""
