@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from rlhf_study.config import StudyConfig
 
 Settings = Mapping[str, Any]
@@ -34,6 +36,8 @@ class AblationConfig(StudyConfig):
     checks_runs: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = False
     """Whether trained weights stay in the folders of the runs."""
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
+    """Five: the interval of three seeds is twice as wide."""
     options: tuple[str, ...] = ()
     """Further words of `rlhf train`. Example: ``["--nproc", "4"]``"""
     arms: Mapping[str, Settings] = {}
