@@ -77,12 +77,18 @@ class HubSource:
             if any((path / name).is_file() for name in SAVED):
                 return self._saved(path, split)
             if path.is_file() and builder_of(path) == "csv":
-                return datasets.Dataset.from_list(list(table_rows(path)))
+                return datasets.Dataset.from_list(list(table_rows(str(path), path.name)))
             if path.is_file():
                 return datasets.load_dataset(str(builder_of(path)), data_files={split: str(path)}, split=split)
             name = str(path) if path.exists() else self.config.path
             with contextlib.nullcontext() if path.exists() else hub_or_cache():
-                return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
+                builder = datasets.load_dataset_builder(name, self.config.subset, revision=self.config.revision)
+                files = {str(part): list(names) for part, names in (builder.config.data_files or {}).items()}
+                if {builder_of(Path(file)) for names in files.values() for file in names} != {"csv"}:
+                    return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
+                names = self._split_of(files, split)
+                local = datasets.DownloadManager().download(names)
+                return datasets.Dataset.from_list([r for file in zip(local, names) for r in table_rows(*file)])
         except DatasetError:
             raise
         except Exception as error:
@@ -96,15 +102,16 @@ class HubSource:
         import datasets
 
         saved = datasets.load_from_disk(str(path))
-        if isinstance(saved, datasets.Dataset):
-            return saved
-        if split not in saved:
+        return saved if isinstance(saved, datasets.Dataset) else self._split_of(saved, split)
+
+    def _split_of(self, splits: Mapping[Any, Any], split: str) -> Any:
+        if split not in splits:
             raise DatasetError(
                 f"dataset '{self.config.path}' has no split '{split}'",
-                why=f"it has {', '.join(map(str, saved))}",
-                fix=did_you_mean(split, [str(s) for s in saved]),
+                why=f"it has {', '.join(map(str, splits))}",
+                fix=did_you_mean(split, [str(s) for s in splits]),
             )
-        return saved[split]
+        return splits[split]
 
     def _advice(self, path: Path, error: Exception) -> str:
         if path.exists():
@@ -114,9 +121,11 @@ class HubSource:
         return "check the id; without a network, download the dataset elsewhere and give its folder as dataset.path"
 
 
-def table_rows(path: Path) -> Generator[dict[str, str | None], None, None]:
-    """Rows of a CSV or TSV file, each cell as it is written: "007" is no 7, "NA" is a text; an empty one is missing."""
-    name = path.name.lower()
+def table_rows(path: str, name: str) -> Generator[dict[str, str | None], None, None]:
+    """Rows of a CSV or TSV file, each cell as it is written: "007" is no 7, "NA" is a text; an empty one is missing.
+    ``name`` ends as the file was named where it comes from.
+    """
+    name = name.lower()
     csv.field_size_limit(2**31 - 1)
     with (gzip.open if name.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t" if ".tsv" in name else ",", strict=True)

@@ -260,6 +260,19 @@ def test_tables_are_read_by_the_ending_of_their_name(
     assert [(p.text, p.answer) for p in loaded.prompts("train")] == [("one, two", "5")]
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_tables_of_a_folder_are_read_as_written_too(datasets: Make, tmp_path: Path, ending: str) -> None:
+    mark = "\t" if ending == "tsv" else ","
+    for split, cells in {"train-1": ["007"], "train-2": ["NA", "1.10"], "test": ["True"]}.items():
+        rows = "".join(f"{split}?{mark}{cell}\n" for cell in cells)
+        (tmp_path / f"{split}.{ending}").write_text(f"prompt{mark}answer\n{rows}")
+    loaded = datasets(name="hub", path=str(tmp_path), heldout_split="test")
+    assert [p.answer for p in loaded.prompts("train")] == ["007", "NA", "1.10"]
+    assert [p.answer for p in loaded.prompts("heldout")] == ["True"]
+    with pytest.raises(DatasetError, match=r"no split 'train\[:1\]'.*"):
+        datasets(name="hub", path=str(tmp_path), split="train[:1]").prompts("train")
+
+
 def test_cells_of_a_table_are_texts_as_they_are_written(datasets: Make, write: Write) -> None:
     cells = ["007", "1.10", "NA", "None", "True", "5", "12345678901234567890123", "x" * 200_000]
     lines = [f"q{n}?,{cell}\n" for n, cell in enumerate(cells)]
