@@ -54,7 +54,7 @@ class DistillConfig(OnlineTrainerConfig):
         }
     }
     teacher: TeacherSettings = TeacherSettings()
-    group_size: int = Field(1, ge=1)
+    group_size: int = Field(1, ge=1, le=2**16)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
     kl: KLSettings = KLSettings(track=False)
 

@@ -85,6 +85,8 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
     cls = registry.load(kind, name)
     if kind == "reward" and "workers" in cls.model_fields:
         options = {"workers": 1, **options}  # the tests of rlhf-plugin-verifiers have more
+    if kind == "trainer" and "teacher" in cls.model_fields:
+        options = {"teacher": "pocket", **options}
     return cls.model_validate({"name": cls.model_fields["name"].default, **options}, context={"registry": registry})
 
 
