@@ -26,7 +26,6 @@ def ours(kind: str, distribution: str = "rlhf-") -> list[str]:
 
 COUNTS = {
     r"(\w+) attacks\b": len(json.loads((ROOT / "docs/bench/redteam.json").read_text())),
-    r"(\w+) studies(?!.{0,12} (compare|test)\b)": len(ours("study")),
     r"(\w+) suites \(`rlhf eval": len(ours("benchmark", "rlhf-plugin-agents")),
     r"(\w+) agents, replay": len(ours("agent", "rlhf-plugin-agents")),
     r"all (\w+) types of IFEval": 25,
