@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.plugins.component import ComponentConfig
@@ -18,6 +19,7 @@ INTRO = """# Components
 Every component that this repository ships, by kind; a link leads to its settings. A plugin of yours appears in
 `rlhf plugins list`, its settings in `rlhf plugins info NAME`.
 """
+PARITY = Path(__file__).parents[2] / "docs/bench/verl_parity.json"
 NOT_HERE = ("study",)
 """Kinds with a page of their own."""
 FOLDED_FROM = 12
@@ -69,7 +71,16 @@ def section(entry: Entry, config: type[ComponentConfig]) -> str:
     count = max(0, settings.count("\n") - 2)
     if count > FOLDED_FROM:
         settings = f"<details><summary>{count} settings</summary>\n\n{settings}\n</details>\n"
-    return f"\n## {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.\n\n{settings}"
+    return f"\n## {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.{parity(entry)}\n\n{settings}"
+
+
+def parity(entry: Entry) -> str:
+    """How far a loss or estimator is from the peer's of the same name, where it was compared."""
+    record = json.loads(PARITY.read_text())
+    rows = {"loss": record["losses"], "advantage": record["advantages"]}.get(entry.kind, {})
+    compared = [row for name, row in rows.items() if name.split()[0] == entry.name]
+    peers = ", ".join(f"`{row['theirs']}` {row['largest_difference']:.0e}" for row in compared)
+    return f" Largest difference from {record['peer']}: {peers}." if compared else ""
 
 
 def first_sentence(thing: Any) -> str:

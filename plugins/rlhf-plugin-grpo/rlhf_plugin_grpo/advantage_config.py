@@ -56,6 +56,58 @@ class OptimalBaselineConfig(FlooredConfig):
     """``gradient`` weighs each token by ``(1 - p)^2`` of its own probability instead of by 1."""
 
 
+class OptimalTokenBaselineConfig(FlooredConfig):
+    """``r - b_t``, b the group's mean at each token, weighted by the squared gradients so far (optimal token baseline,
+    2026, as verl's)."""
+
+    name: str = "optimal_token_baseline"
+    component: ClassVar[str] = "rlhf_plugin_grpo.outcome_advantages:OptimalTokenBaseline"
+    min_group_size: ClassVar[int] = 2
+    zero_tail: bool = True
+    """No baseline where only one completion of the group is still being written."""
+
+
+class MaxRLConfig(FlooredConfig):
+    """``(r - mean(group)) / mean(group)`` of scores that are not negative (maximum-likelihood RL, 2026)."""
+
+    name: str = "max_rl"
+    component: ClassVar[str] = "rlhf_plugin_grpo.outcome_advantages:MaxRL"
+    min_group_size: ClassVar[int] = 2
+
+
+class PassAtKConfig(ComponentConfig):
+    """Advantages of the group's pass@k: only prompts that k tries often fail are learned from (Chen et al. 2025)."""
+
+    name: str = "pass_at_k"
+    component: ClassVar[str] = "rlhf_plugin_grpo.outcome_advantages:PassAtK"
+    min_group_size: ClassVar[int] = 2
+    k: int = Field(4, ge=1)
+    """Tries of which one has to be right; at most ``trainer.group_size``."""
+    threshold: float = Field(0.5, allow_inf_nan=False)
+    """A score above it is right."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse more tries than a group has."""
+        size = getattr(ctx.config.trainer, "group_size", self.k)
+        if self.k > size:
+            raise ConfigError(
+                f"advantage.k {self.k} is more than trainer.group_size {size}",
+                fix=f"--set advantage.k={size}, or a larger trainer.group_size",
+            )
+
+
+class BestOfGroupConfig(ComponentConfig):
+    """``max(r) - second(r)`` for a group's best completion, 0 for the others (Tang et al. 2025; verl: grpo_passk)."""
+
+    name: str = "best_of_group"
+    component: ClassVar[str] = "rlhf_plugin_grpo.outcome_advantages:BestOfGroup"
+    min_group_size: ClassVar[int] = 2
+    scale: Literal["std", "none"] = "std"
+    """``std`` divides by the group's standard deviation."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to the standard deviation."""
+
+
 class RawConfig(ComponentConfig):
     """``r``: the score itself, no baseline (Williams 1992)."""
 

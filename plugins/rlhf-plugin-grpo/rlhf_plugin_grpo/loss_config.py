@@ -200,3 +200,89 @@ class VespoConfig(ComponentConfig):
     """(k, lambda) where the advantage is not negative."""
     negative: tuple[float, float] = (3.0, 2.0)
     """(k, lambda) where it is."""
+
+
+class DppoConfig(ComponentConfig):
+    """``-min(rho, M) A log pi`` but for tokens that moved too far by a divergence (DPPO, 2026, arXiv 2602.04879)."""
+
+    name: str = "dppo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:Dppo"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    divergence: Literal["tv", "kl"] = "tv"
+    """Total variation or KL, both between two outcomes: this token, or any other."""
+    divergence_max: float = Field(0.2, gt=0)
+    """Tokens beyond it are left out where they moved as the advantage asks."""
+    divergence_max_positive: float | None = Field(None, gt=0)
+    """The same where the advantage is positive; None uses ``divergence_max``."""
+    ratio_max: float = Field(20.0, gt=0)
+    """M."""
+
+
+class GmpoConfig(ComponentConfig):
+    """``-A`` times the geometric mean of the clipped ratios of a completion (Zhao et al. 2025, GMPO)."""
+
+    name: str = "gmpo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:Gmpo"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
+    clip_range: float = Field(0.4, gt=0)
+    """Lower side, of the logarithm of the ratio."""
+    clip_range_high: float | None = Field(None, gt=0)
+    """Upper side; None uses ``clip_range``."""
+
+
+class GspoTokenConfig(ComponentConfig):
+    """GSPO's ratio of the sequence with a gradient per token, for advantages per token (Zheng et al. 2025)."""
+
+    name: str = "gspo_token"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:GspoToken"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
+    clip_range: float = Field(3e-4, gt=0)
+    """Lower side: ratios below ``1 - clip_range`` are clipped."""
+    clip_range_high: float | None = Field(4e-4, gt=0)
+    """Upper side; None uses ``clip_range``."""
+
+
+class DroConfig(ComponentConfig):
+    """``-(A log pi - beta/2 log(rho)^2)``: a square holds the policy to the sampler (Richemond et al. 2024)."""
+
+    name: str = "dro"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:Dro"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    beta: float = Field(1.0, gt=0)
+    """Strength of the pull towards the policy that sampled."""
+
+
+class ClipCovConfig(ComponentConfig):
+    """The clipped surrogate without a few tokens whose learning lowers the entropy most (Cui et al. 2025, Clip-Cov)."""
+
+    name: str = "clip_cov"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:ClipCov"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    clip_range: float = Field(0.2, gt=0)
+    """Lower side: ratios below ``1 - clip_range`` are clipped."""
+    clip_range_high: float | None = Field(None, gt=0)
+    """Upper side; None uses ``clip_range``."""
+    share: float = Field(2e-4, gt=0, le=1)
+    """Of the micro-batch's tokens, those left out; at least one."""
+    covariance_min: float = Field(1.0, allow_inf_nan=False)
+    """Only tokens whose covariance of advantage and logprob is above this."""
+    covariance_max: float = Field(5.0, allow_inf_nan=False)
+    """And below this."""
+
+
+class KlCovConfig(ComponentConfig):
+    """``-rho A``, with a penalty on tokens whose learning lowers the entropy most (Cui et al. 2025, KL-Cov)."""
+
+    name: str = "kl_cov"
+    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:KlCov"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    share: float = Field(2e-4, gt=0, le=1)
+    """Of the micro-batch's tokens, those with the penalty; at least one."""
+    coefficient: float = Field(1.0, ge=0, allow_inf_nan=False)
+    """Of ``|log rho|``."""
