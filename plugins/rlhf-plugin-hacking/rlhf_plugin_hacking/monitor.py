@@ -199,7 +199,7 @@ class HackingMonitor:
 def false_alarms(preset: str) -> str:
     """Simulated healthy runs that get a warning, as the study ``monitor_simulated_traces`` recorded them."""
     rates = tomllib.loads(Path(__file__).with_name("false_alarms.toml").read_text())[preset]
-    kinds = [f"{kind}: {', '.join(f'{r:.1%} of {n} steps' for n, r in of.items())}" for kind, of in rates.items()]
+    kinds = [f"{kind}: {', '.join(f'{r:.1%} ({n} steps)' for n, r in of.items())}" for kind, of in rates.items()]
     return f"monitor hacking, preset {preset}: simulated runs that get a false warning: {'; '.join(kinds)}"
 
 

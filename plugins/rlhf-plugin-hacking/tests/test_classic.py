@@ -123,7 +123,7 @@ def test_a_run_says_how_often_its_preset_cries_and_is_watched_by_it(
     few = {"steps": 3, "rollout_batch_size": 8, "sampling": {"max_tokens": 4}}
     train(tmp_path / "run", {"preset": "classic", "warmup": 2, "stop": False}, trainer=few)
     assert "monitor hacking, preset classic: simulated runs that get a false warning: clean: " in caplog.text
-    assert "% of 20 steps" in caplog.text
+    assert "% (20 steps)" in caplog.text
     last = rows(tmp_path / "run")[-1]
     assert {"hacking/length_z", "hacking/reward_kl", "hacking/level"} <= last.keys()
     assert "hacking/second" not in last
