@@ -22,10 +22,13 @@ def in_order(journal: Journal) -> list[Proposal]:
 def report(
     summary: Mapping[str, Any], config: DiscoverConfig, journal: Journal, archive: Archive, reflection: str
 ) -> str:
+    model: Any = getattr(config.judge, "model", "")
+    model = str(getattr(model, "path", model)).rpartition("/")[2]
+    judge = f"`{config.judge.name}`" + f" (model {model})" * bool(model)
     budget = ", ".join(f"{k} {v:g}" for k, v in config.budget if v is not None)
     return page(
         summary,
-        methodology=f"{config.samples} conversations side by side with judge `{config.judge.name}` at temperature "
+        methodology=f"{config.samples} conversations side by side with judge {judge} at temperature "
         f"{config.temperature:g}, seed {config.seed}; each shows the best program it builds on and the last "
         f"{config.history} failed attempts with their exact verdicts. Budget: {budget}. {summary['rounds']} rounds, "
         f"{summary['proposals']} proposals, {summary['valid']} of them valid, {summary['calls']} calls, "
