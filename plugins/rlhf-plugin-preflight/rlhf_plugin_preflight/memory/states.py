@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlhf_core.models import ModelConfig
-from rlhf_core.models.sources import Source
-from rlhf_plugin_preflight.memory.shapes import SHAPES, shape_config
-from rlhf_plugin_preflight.memory.weightless import Described, on_meta
+from rlhf_plugin_preflight.memory.shapes import SHAPES
+from rlhf_plugin_preflight.memory.weightless import describe, on_meta
 
 OURS, TEXTBOOK = 16, 18
 """Bytes of a parameter: float32 weights, gradients and two moments; and with bfloat16 weights beside a float32 master
@@ -46,7 +45,7 @@ def states_of(names: Sequence[str] = ()) -> list[States]:
     counted: dict[int, States] = {}
     for name in names or SHAPES:
         config = ModelConfig(path=name)
-        model = on_meta(Described(shape_config(name), Source(path=name)), config)
+        model = on_meta(describe(config), config)
         parameters = sum(weight.numel() for weight in model.parameters())
         counted.setdefault(parameters, States(name, parameters))
     return [counted[parameters] for parameters in sorted(counted)]
