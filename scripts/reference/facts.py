@@ -12,7 +12,8 @@ from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
 
 ROOT = Path(__file__).parents[2]
-FACT = re.compile(r"(<!-- fact: (\w+) -->).*?(<!-- end -->)")
+FACT = re.compile(r"(<!-- fact: (\w+) -->).*?(<!-- end -->)", re.DOTALL)
+PUBLISHED = ("gpt2-117m", "gpt2-medium", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b")
 
 
 def pages() -> Mapping[Path, str]:
@@ -38,9 +39,19 @@ def listed(components: Iterator[str]) -> str:
     return ", ".join(f"`{name}`" for name in components)
 
 
+def states() -> str:
+    """The table of training states, as `rlhf memory plan --table` has it."""
+    from rlhf_plugin_preflight.memory.states import states_of, table_of
+
+    headers, rows = table_of(states_of(PUBLISHED))
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
 FACTS: Mapping[str, Callable[[], str]] = {
     "core_packages": lambda: str(len([*(ROOT / "rlhf_core").glob("*/__init__.py")])),
     "agents": lambda: listed(names("agent", "rlhf-plugin-agents")),
     "agent_suites": lambda: listed(names("benchmark", "rlhf-plugin-agents")),
+    "training_states": states,
     "kept_references": lambda: listed(filter(keeps_reference, names("trainer"))),
 }

@@ -52,3 +52,46 @@ def check_references(found: dict[str, float]) -> None:
     assert min(moved.values()) > 0.1, moved
     assert len(gaps) == 8
     assert max(gaps.values()) < 1e-6, gaps
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_iterative_dpo_learns_alike_from_shards_and_from_whole_weights(tmp_path: Path) -> None:
+    """Pairs that each rank collects, the buffer of rank 0, and a reference that is synced shard by shard."""
+    whole, shards = (trained(tmp_path / strategy, strategy) for strategy in ("ddp", "fsdp"))
+    assert sum("reference_synced" in row for row in whole) == 2
+    losses = [row["loss"] for row in whole if "loss" in row]
+    assert losses[1] < losses[0] - 1e-4, "it learns"
+    assert len(losses) == 4
+    for row, of_shards in zip(whole, shards, strict=True):
+        assert of_shards == pytest.approx(row, abs=1e-5)
+
+
+def trained(folder: Path, strategy: str) -> list[dict[str, float]]:
+    """Metrics of two iterations on two ranks, without times."""
+    settings = (
+        f"strategy={strategy}",
+        "trainer.steps=2",
+        "trainer.rollout_batch_size=16",
+        "trainer.rollout_batches=1",
+        "trainer.updates=2",
+        "trainer.buffer=rolling",
+        "trainer.pair_batch_size=6",
+        "trainer.eval_samples=0",
+        "trainer.sampling.max_tokens=8",
+        "trainer.kl.sync_every=1",
+        "trainer.precision=fp32",
+        "trainer.optimizer.learning_rate=1e-4",
+    )
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = ["train", "--algo", "iterative_dpo", "--dataset", "pocket/arithmetic", "--reward", "verifier"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_core.cli.main", *command, "--nproc", "2", "--run-dir", str(folder), *words],
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if isinstance(v, float) and "second" not in k} for row in rows]

@@ -49,3 +49,14 @@ def test_every_study_says_its_question_and_verdict(entry: Entry) -> None:
     assert f"rlhf study run {entry.name}" in found.verdict or entry.name in found.verdict or not found.table
     assert found.folder is not None
     assert (found.folder / "result.json").is_file() == bool(found.table)
+
+
+def test_what_a_model_reached_on_the_kissing_number_is_told_beside_the_baseline() -> None:
+    folder = ROOT / "kissing"
+    runs = json.loads((folder / "smollm2.json").read_text())
+    baseline = json.loads((folder / "result.json").read_text())["seeds"]
+    readme = (folder / "README.md").read_text()
+    assert {f"{run['valid']} of {run['proposals']}" for run in runs.values()} == {"0 of 16", "0 of 12"}
+    assert all(f"{run['valid']} of {run['proposals']}" in readme for run in runs.values())
+    assert {run["best"] for run in runs.values()} == {22.0}
+    assert {row["vectors"] for row in baseline.values()} == {582}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from rlhf_plugin_dashboard.follow import Follower
+from rlhf_plugin_report.monitor_status import monitor_statuses, thresholds
 from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.turns import is_turn, turns_of
 
@@ -18,7 +20,7 @@ POINTS = 1000
 NEWEST = 200
 """Newest completions that are held."""
 WARNINGS = 20
-"""Newest warnings of monitors that are held."""
+"""Newest warnings of monitors that are sent."""
 TRACE_WINDOW = 4 << 20
 TEXT = 4000
 """Characters of a prompt or completion that are sent."""
@@ -34,7 +36,7 @@ class RunData:
     path: Path
     _rows: list[dict[str, float]] = field(default_factory=list)
     _rollouts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=NEWEST))
-    _warnings: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
+    _warnings: list[dict[str, Any]] = field(default_factory=list)
     _count: int = 0
     """Completions so far; the newest has this number."""
     _epochs: dict[str, int] = field(default_factory=lambda: {"metrics": 0, "rollouts": 0})
@@ -62,8 +64,26 @@ class RunData:
                     "restarted": seen is None,
                     "rows": new,
                 },
-                "warnings": list(self._warnings),
+                "warnings": list(self._warnings)[-WARNINGS:],
+                **self._monitors(),
             }
+
+    def _monitors(self) -> dict[str, Any]:
+        """The status of what monitors watch, and where they speak."""
+        plan = self._plan()
+        steps = int(self._rows[-1]["step"]) if self._rows else 0
+        rows = [asdict(status) for status in monitor_statuses(plan, steps, self._warnings, self._rows)]
+        if self._trace.skipped:
+            unseen = " in the newest part of its trace"
+            rows = [{**row, "reason": row["reason"] + unseen * (row["colour"] == "green")} for row in rows]
+        return {"statuses": rows, "thresholds": thresholds(plan)}
+
+    def _plan(self) -> Mapping[str, Any]:
+        try:
+            config = json.loads((self.path / "plan.json").read_text(encoding="utf-8")).get("config")
+        except (OSError, ValueError, AttributeError):
+            return {}  # the list of runs says what is wrong with it
+        return config if isinstance(config, Mapping) else {}
 
     def _follow(self) -> None:
         new = self._metrics.read()
@@ -79,7 +99,8 @@ class RunData:
             self._epochs["rollouts"] += 1
         warnings = [row for row in new.rows if row.get("event") == "warning"]
         self._warnings += [
-            {**{k: row.get(k) for k in ("step", "monitor")}, "text": _cut(row.get("text"))} for row in warnings
+            {**{k: row.get(k) for k in ("step", "monitor", "event", "stops")}, "text": _cut(row.get("text"))}
+            for row in warnings
         ]
         for row in _completions(new.rows):
             self._count += 1

@@ -28,6 +28,8 @@ class Follower:
 
     path: Path
     newest: int | None = None
+    skipped: bool = False
+    """Whether the file's beginning was not read."""
     _offset: int = 0
     _before: bytes = b""
     _file: tuple[int, int] = (0, 0)
@@ -47,6 +49,7 @@ class Follower:
         behind = self.newest is not None and status.st_size - self._offset > self.newest
         if restarted or behind or not self._started:
             self._offset = self._start(file, status.st_size)
+            self.skipped = self._offset > 0
         self._started, self._file = True, (status.st_dev, status.st_ino)
         file.seek(self._offset)
         data = file.read(max(0, status.st_size - self._offset))

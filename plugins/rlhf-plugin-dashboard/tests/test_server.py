@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from rlhf_plugin_dashboard import serve as module
+from rlhf_plugin_dashboard.curves import RunData
 from rlhf_plugin_dashboard.serve import Dashboard
 
 
@@ -222,6 +223,38 @@ def test_a_damaged_run_has_a_report_that_names_the_damage_and_one_that_is_gone_h
     status, _, body = ask(server, f"/{server.token}/report?run=first")
     assert (status, b"is not a run" in body) == (409, True)
     assert ask(server, f"/{server.token}/api/runs")[0] == 200
+
+
+def test_a_run_has_its_monitors_lights_and_thresholds(server: Dashboard, root: Path) -> None:
+    folder = root / "first"
+    plan = json.loads((folder / "plan.json").read_text())
+    thresholds = {"length_z": 2.5, "kl": 0.15}
+    plan["config"]["monitors"] = [{"name": "hacking", "preset": "classic", "classic": thresholds}, {"name": "kl_spike"}]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 4, "hacking/level": 1.0, "hacking/length_z": 2.9}) + "\n")
+    warning = {"step": 4, "stage": "monitor", "event": "warning", "monitor": "hacking", "stops": False}
+    with (folder / "trace.jsonl").open("a") as file:
+        file.write(json.dumps({**warning, "text": "hacking WARNING: length: completions went from 8 to 20"}) + "\n")
+    told = news(server, "first")
+    assert told["thresholds"] == {"hacking/length_z": [2.5, -2.5], "hacking/reward_kl": [0.15]}
+    lights = {row["name"]: (row["colour"], row["reason"]) for row in told["statuses"]}
+    assert lights["length"][0] == "amber"
+    assert lights["length"][1].startswith("step 4: hacking WARNING: length")
+    assert lights["kl_spike"] == ("green", "no warning in 4 steps")
+    assert {"length", "distribution"} <= lights.keys()
+    assert "divergence" not in lights
+
+
+def test_a_green_light_says_what_of_the_trace_it_has_not_seen(root: Path) -> None:
+    folder = root / "first"
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["config"]["monitors"] = [{"name": "kl_spike"}]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    data = RunData(folder)
+    data._trace.newest = 2000
+    lights = {row["name"]: row["reason"] for row in data.since("", "")["statuses"]}
+    assert lights["kl_spike"] == "no warning in 4 steps in the newest part of its trace"
 
 
 def test_nothing_is_written(server: Dashboard, root: Path) -> None:

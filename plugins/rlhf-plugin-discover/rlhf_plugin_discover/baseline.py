@@ -9,6 +9,7 @@ from typing import Any
 from rlhf_core.config import ConfigError
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_discover.kissing.search import search
+from rlhf_plugin_discover.report import NO_MODEL, page
 from rlhf_plugin_discover.tasks import Task
 
 Say = Callable[[str], None]
@@ -47,6 +48,25 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         "check_s": score.parts.get("check_s"),
         "seed": seed,
     }
+
+
+def baseline_report(task: Task, result: dict[str, Any]) -> str:
+    """The same sections as of a model's search."""
+    summary = {**result, "best": result["best"] if result["valid"] else None, "unit": task.settings.unit}
+    return page(
+        {**summary, "ended": "its time or its steps were used up"},
+        methodology=f"The task's own search without a model, seed {result['seed']}: {METHOD}. It took "
+        f"{result['search_s']} s.",
+        prompts="None: no model was asked.",
+        result=result["detail"] or f"The program ran in {result['run_s']} s and was checked in {result['check_s']} s.",
+        reflection=NO_MODEL,
+    )
+
+
+METHOD = (
+    "local search for the largest set of pairwise compatible vectors among the integer vectors of squared norm 4, two "
+    "being compatible if their inner product is at most 2"
+)
 
 
 def program_of(points: list[list[int]]) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rlhf_plugin_discover.tasks import Task
 
 
+INTERRUPTED = "The search was interrupted, so the model was not asked for one."
+
+
 @click.command()
 @click.argument("name", metavar="TASK", required=False)
 @click.option("--judge", metavar="NAME", help="The model that proposes: local, anthropic, or one of yours.")
@@ -33,6 +36,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Most time for the baseline's search.",
 )
+@click.option(
+    "--check",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Judge this program and nothing else: exit code 0 valid, 1 not valid, 2 wrong input.",
+)
+@click.option(
+    "--program",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The program to begin with, instead of the task's own.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
 @click.option("--unsafe-local-execution", is_flag=True, help="Run programs without isolation if there is none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -41,6 +56,8 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
 
     \b
     rlhf discover kissing --baseline
+    rlhf discover kissing --check program.py
+    rlhf discover kissing --judge local --program program.py
     rlhf discover kissing --judge anthropic --set budget.usd=2 --set samples=8
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
@@ -48,6 +65,7 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
     from rlhf_plugin_discover.folder import dated_folder, new_folder, plan_of
     from rlhf_plugin_discover.settings import chosen_config, chosen_task, options, resumed
 
+    refuse_together(resume is not None, **flags)
     registry = open_registry()
     settings_given = options(flags["files"], flags["settings"], flags["judge"])
     if resume is not None:
@@ -57,6 +75,10 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
         task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
     task.verifier.preflight(ctx)
+    if flags["check"]:
+        check_program(task, ctx, flags["check"], as_json)
+    if flags["program"]:
+        task = task.begun_with(flags["program"])
     if flags["baseline"]:
         search_baseline(task, ctx, run_dir, flags["seconds"], int(settings_given.get("seed", 0)), as_json)
         return
@@ -69,11 +91,44 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
     search_with_judge(task, str(name), config, ctx, folder, as_json)
 
 
+def refuse_together(resumed: bool, **flags: Any) -> None:
+    """Refuse options that would be read by none."""
+    given = [f"--{name}" for name in ("check", "program", "baseline") if flags[name]]
+    given += ["--resume"] * resumed
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} do not go together: choose one")
+
+
+def check_program(task: Task, ctx: BuildContext, file: Path, as_json: bool) -> None:
+    """Print what a program is worth, and end with exit code 1 where that is not valid."""
+    from rlhf_core.config import RlhfError
+    from rlhf_core.rewards import Sample, Score
+
+    verifier = make_verifier(task, ctx.registry, 1)
+    try:
+        score: Score = verifier.score([Sample(task.prompt, task.begun_with(file).answer_to_begin)])[0]
+    finally:
+        verifier.close()
+    if score.value is None:
+        raise RlhfError(f"'{file}' has no verdict", why=f"{score.status.value}: {score.detail}", fix="try it again")
+    facts = {name: int(score.parts[name]) for name in ("num_points", "dimension") if name in score.parts}
+    valid = score.parts.get("valid", float(score.value > 0))
+    facts |= {} if facts else {"score": score.value}
+    if as_json:
+        emit_json({**facts, "validity": valid, "detail": score.detail})
+    else:
+        for name, value in {**facts, "validity": valid}.items():
+            click.echo(f"{name}: {value}")
+        if score.detail:
+            click.echo(score.detail)
+    raise SystemExit(0 if valid else 1)
+
+
 def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
-    from rlhf_plugin_discover.baseline import run_baseline
+    from rlhf_plugin_discover.baseline import baseline_report, run_baseline
     from rlhf_plugin_discover.folder import dated_folder, isolation, new_folder
 
     folder = new_folder(run_dir) if run_dir is not None else None
@@ -86,6 +141,7 @@ def search_baseline(
     folder = folder or new_folder(dated_folder(f"{task.name}-baseline"))
     write_text(folder / "best.py", code)
     write_json(folder / "summary.json", result)
+    write_text(folder / "report.md", baseline_report(task, result))
     if as_json:
         emit_json({**result, "run_dir": str(folder)})
     elif result["valid"]:
@@ -95,7 +151,7 @@ def search_baseline(
         )
     else:
         click.echo(f"nothing valid: {result['detail']}")
-    click.echo(f"in {folder}: best.py, summary.json", err=as_json)
+    click.echo(f"in {folder}: best.py, report.md, summary.json", err=as_json)
     raise SystemExit(0 if result["valid"] else 1)
 
 
@@ -129,16 +185,18 @@ def run_rounds(
     from rlhf_plugin_discover.archive import Journal
     from rlhf_plugin_discover.folder import keep_best, write_results
     from rlhf_plugin_discover.loop import Discovery
+    from rlhf_plugin_discover.reflect import reflection
 
     journal = Journal(folder)
     search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
     try:
         ended = search.run()
-        return ended, write_results(folder, task, journal, search.archive, ended)
+        words = reflection(search)
+        return ended, write_results(folder, task, config, journal, search.archive, ended, words)
     except BaseException:
         if search.archive.best:
-            write_results(folder, task, journal, search.archive, "it was interrupted")
+            write_results(folder, task, config, journal, search.archive, "it was interrupted", INTERRUPTED)
         click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:

@@ -11,8 +11,9 @@ from typing import Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import write_json, write_text
-from rlhf_plugin_discover.archive import START, Archive, Journal, Proposal, Verdict
+from rlhf_plugin_discover.archive import START, Archive, Journal, Verdict
 from rlhf_plugin_discover.config import DiscoverConfig
+from rlhf_plugin_discover.report import in_order, report
 from rlhf_plugin_discover.tasks import Task
 
 PLAN = "discover.json"
@@ -60,8 +61,10 @@ def keep_best(folder: Path, verdict: Verdict) -> None:
     write_json(folder / "best.json", {"id": verdict.id, "score": verdict.score, "parts": dict(verdict.parts)})
 
 
-def write_results(folder: Path, task: Task, journal: Journal, archive: Archive, ended: str) -> dict[str, Any]:
-    """Archive, conversation log, report and summary; returns the summary."""
+def write_results(
+    folder: Path, task: Task, config: DiscoverConfig, journal: Journal, archive: Archive, ended: str, reflection: str
+) -> dict[str, Any]:
+    """Archive, conversation log, report and summary; returns the summary. ``reflection``: what the model said."""
     best, start = archive.best[0], archive.verdicts[START]
     keep_best(folder, best)
     write_json(folder / "archive.json", [{"id": v.id, "score": v.score, "program": v.program} for v in archive.best])
@@ -85,7 +88,7 @@ def write_results(folder: Path, task: Task, journal: Journal, archive: Archive, 
         "seconds": round(journal.seconds, 1),
         "isolation": isolation(task),
     }
-    write_text(folder / "report.md", report(summary, journal, archive))
+    write_text(folder / "report.md", report(summary, config, journal, archive, reflection))
     write_json(folder / "summary.json", summary)
     return summary
 
@@ -98,37 +101,3 @@ def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str
         shown = ("id", "parent", "messages", "reply", "status", "detail", "cost_usd")
         attempts.append({**{k: getattr(proposal, k) for k in shown}, "verdict": judged})
     return {"task": task.name, "starter": task.starter, "attempts": attempts}
-
-
-def in_order(journal: Journal) -> list[Proposal]:
-    return sorted(journal.proposals, key=lambda proposal: (proposal.round, proposal.slot))
-
-
-def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> str:
-    unit = summary["unit"]
-    lines = [
-        f"# {summary['task']}: {score_text(summary['best'])} {unit}",
-        "",
-        f"Began with {score_text(summary['start'])}; {summary['rounds']} rounds, {summary['proposals']} proposals, "
-        f"{summary['valid']} of them valid, {summary['calls']} calls, {summary['cost_usd']:.4f} USD, "
-        f"{summary['seconds']} s. Ended because {summary['ended']}.",
-        "",
-        f"Programs ran in: {summary['isolation']}",
-        "",
-        "| attempt | built on | score |",
-        "|---|---|---|",
-    ]
-    top = archive.verdicts[START].worth
-    for proposal in in_order(journal):
-        verdict = archive.verdicts.get(proposal.id)
-        if verdict is not None and verdict.worth > top:
-            top = verdict.worth
-            lines.append(f"| {proposal.id} | {proposal.parent} | {verdict.worth:g} |")
-    errors = Counter(v.wrong.splitlines()[-1][:120] for v in journal.verdicts if v.wrong)
-    lines += ["", "What was wrong most often:", "", *(f"- {count} x {text}" for text, count in errors.most_common(5))]
-    return "\n".join(lines) + "\n"
-
-
-def score_text(score: float | None) -> str:
-    """Example: ``438``, or ``nothing valid``."""
-    return "nothing valid" if score is None else f"{score:g}"

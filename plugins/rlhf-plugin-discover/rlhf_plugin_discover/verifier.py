@@ -26,7 +26,8 @@ LEAVE = Path(__file__).with_name("leave.txt").read_text()
 
 
 class Construction:
-    """See :class:`LeftBehindConfig`, whose ``checker()`` returns a value's worth or raises ValueError."""
+    """See :class:`LeftBehindConfig`, whose ``checker()`` returns a value's worth or raises ValueError; what its
+    attribute ``facts(value)`` returns, if it has one, is added to the parts."""
 
     def __init__(self, config: LeftBehindConfig) -> None:
         self.config, self.check = config, config.checker()
@@ -54,6 +55,7 @@ class Construction:
             worth, wrong = float(self.check(value)), ""
         except ValueError as error:
             worth, wrong = 0.0, str(error)
+        parts |= getattr(self.check, "facts", no_facts)(value)
         parts |= {"ran": 1.0, "valid": float(not wrong), "check_s": round(time.perf_counter() - started, 4)}
         return Score(worth, parts, detail=wrong)
 
@@ -79,6 +81,17 @@ def result_of(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, str]
         return None, f"what the program left cannot be read; more than {output_kb} kB? ({error})"
 
 
+def no_facts(value: Any) -> dict[str, float]:
+    return {}
+
+
+def kissing_facts(points: Any) -> dict[str, float]:
+    """``num_points`` and ``dimension`` (of the first vector), valid or not."""
+    count = len(points) if isinstance(points, list) else 0
+    first = points[0] if count else None
+    return {"num_points": float(count), "dimension": float(len(first)) if isinstance(first, list) else 0.0}
+
+
 def kissing_check(dimensions: int) -> Check:
     def check(points: Any) -> float:
         checked = check_kissing(points, dimensions)
@@ -86,6 +99,7 @@ def kissing_check(dimensions: int) -> Check:
             raise ValueError(f"not valid ({checked.points} vectors): {checked.reason}")
         return float(checked.points)
 
+    check.facts = kissing_facts  # pyright: ignore[reportFunctionMemberAccess]
     return check
 
 

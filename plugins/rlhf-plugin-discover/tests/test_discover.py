@@ -75,7 +75,14 @@ def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> 
         question_of[f"kissing/{a['round']}/{a['slot']}"] for a in rows(folder / "proposals.jsonl") if a["shown"]
     ]
     assert any(failed[0]["verdict"]["detail"] in text for text in later_questions), "the very error goes back"
-    assert f"{result['best']:g} vectors" in (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text()
+    assert f"# kissing: {result['best']:g} vectors" in report
+    sections = ["## Methodology", "## Prompts", "## Result", "## Reflection"]
+    assert [line for line in report.splitlines() if line.startswith("## ")] == sections
+    assert "**The largest rise, answered:**" in report
+    assert f"> {failed[0]['verdict']['detail'][:60]}" in report, "and the first failure"
+    assert "What did you try" in question_of["kissing/reflection"]
+    assert "> I add vectors." in report.partition("## Reflection")[2], "the model's own words"
 
 
 @pytest.mark.usefixtures("judges")
@@ -107,6 +114,8 @@ def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: s
         == 0
     )
     assert (summary(folder)["ended"], summary(folder)["calls"]) == (ended, calls)
+    words = (folder / "report.md").read_text().partition("## Reflection")[2]
+    assert ("used up before the model could be asked" in words) == (setting != "budget.target=24")
 
 
 @pytest.mark.usefixtures("judges")
@@ -372,6 +381,7 @@ def test_the_baseline_keeps_its_result_without_a_run_dir(
     assert command("discover", "kissing", "--baseline", "--seconds", "0.2", *QUICK, *dimensions)[0] == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert summary(folder)["best"] == len(points(folder)) == 24
+    assert "## Reflection\n\nNo model drove this search" in (folder / "report.md").read_text()
 
 
 @pytest.mark.long

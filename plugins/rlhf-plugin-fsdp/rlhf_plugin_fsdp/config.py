@@ -60,7 +60,7 @@ class FsdpConfig(ComponentConfig):
                 )
 
 
-OFFLINE = ("sft", "dpo", "kto", "reward_model", "prm", "orm", "rubric_model")
+OFFLINE = ("sft", "dpo", "kto", "iterative_dpo", "reward_model", "prm", "orm", "rubric_model")
 """Besides every algorithm of the core's own on-policy trainer (grpo and its variants, ppo)."""
 NETS = ("reward_model", "prm", "orm", "rubric_model")
 """Those of them that train a transformer under a head of their own, which is float32."""

@@ -89,8 +89,9 @@ def test_bf16_weights_go_with_bf16_precision(trainer: Any) -> None:
 
 
 def test_runs_that_were_not_compared_are_refused() -> None:
-    with pytest.raises(ConfigError, match="does not train iterative_dpo"):
-        FsdpConfig().preflight(context(2, IterativeDpoConfig()))
+    other = SimpleNamespace(name="theirs", precision="fp32")
+    with pytest.raises(ConfigError, match="does not train theirs"):
+        FsdpConfig().preflight(context(2, other))
 
 
 def test_a_float32_head_on_a_bfloat16_trunk_is_refused_where_both_lie_in_one_unit() -> None:
@@ -109,6 +110,7 @@ def test_a_float32_head_on_a_bfloat16_trunk_is_refused_where_both_lie_in_one_uni
         SftConfig(),
         DpoConfig(),
         KtoConfig(),
+        IterativeDpoConfig(),
         RewardModelConfig(),
         RewardModelConfig(train_trunk="lora"),
         RewardModelConfig(train_trunk="frozen"),

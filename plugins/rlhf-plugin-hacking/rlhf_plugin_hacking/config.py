@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -65,11 +65,30 @@ class DominanceConfig(Config):
     reward. Parts of any other reward overlap or have units of their own: they are not compared unless named."""
 
 
+class ClassicConfig(Config):
+    """Fixed thresholds over the warm-up, as a published detector has them; each signal warns, both at once stop."""
+
+    length_z: float = Field(default=2.5, gt=0)
+    """Drift of the mean length, in standard deviations (``sigma``) of the warm-up; up or down."""
+    sigma: Literal["responses", "steps"] = "responses"
+    """Whose standard deviation that is: of the warm-up's completions, or of its readings' means (which are few and
+    close to each other: it warns in most clean runs). Without the lengths of completions, as in offline runs, steps."""
+    kl: float = Field(default=0.15, gt=0)
+    """KL(warm-up's rewards || today's) in nats, both taken for normal distributions."""
+    trend: int = Field(default=3, ge=1)
+    """Consecutive readings that are above ``kl``, each above the last."""
+    every: int = Field(default=1, ge=1)
+    """Steps that make a reading."""
+
+
 class HackingConfig(ComponentConfig):
     """Reward hacking: levels OK, WARNING and HARD_STOP; a null signal is off."""
 
     name: str = "hacking"
     component: ClassVar[str] = "rlhf_plugin_hacking.monitor:HackingMonitor"
+    preset: Literal["sequential", "classic"] = "sequential"
+    """Tests with a stated share of false alarms, or the fixed thresholds of ``classic``, which has no other signal."""
+    classic: ClassicConfig = ClassicConfig()
     false_alarm: float = Field(default=0.05, gt=0, lt=1)
     """Most healthy runs that may get a warning, as a share; divided over the signals, all windows and all steps."""
     false_stop: float = Field(default=0.01, gt=0, lt=1)
@@ -92,8 +111,22 @@ class HackingConfig(ComponentConfig):
         """What each of the signals that can alarm has of ``false_alarm``."""
         return self.false_alarm / max(1, sum(s is not None for s in (self.length, self.divergence, self.dominance)))
 
+    def check_preset(self) -> None:
+        """Refuse settings that the preset does not read."""
+        ours = ("false_alarm", "false_stop", "length", "distribution", "divergence", "dominance", "hard_stop_signals")
+        unread = ("classic",) if self.preset == "sequential" else ours
+        given = [k for k in unread if getattr(self, k) != type(self).model_fields[k].default]
+        if given:
+            raise ConfigError(
+                f"monitor 'hacking': preset '{self.preset}' does not read {', '.join(given)}",
+                why="classic has its thresholds under classic, sequential everywhere else",
+                fix=f"leave {'them' if len(given) > 1 else 'it'} out, or choose the other preset",
+            )
+
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse a monitor without signals, and check the second reward as if it were the run's own."""
+        """Refuse a monitor without signals or with another preset's settings, and check the second reward as if it were
+        the run's own."""
+        self.check_preset()
         if all(s is None for s in (self.length, self.divergence, self.dominance)):
             raise ConfigError(
                 "monitor 'hacking' has no signal left",

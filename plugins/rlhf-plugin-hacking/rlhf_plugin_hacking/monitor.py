@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import enum
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from statistics import fmean
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.hooks import StopRun, hookimpl
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import Rollout
+from rlhf_plugin_hacking.classic import ClassicLength, ClassicRewards, length_std, length_sums
 from rlhf_plugin_hacking.config import DistributionConfig, HackingConfig
 from rlhf_plugin_hacking.divergence import Divergence
 from rlhf_plugin_hacking.dominance import Dominance
 from rlhf_plugin_hacking.length import Length, add_slopes, length_slope
 from rlhf_plugin_hacking.ranks import Measured, gather_measured
 from rlhf_plugin_hacking.second import SecondReward
-from rlhf_plugin_hacking.signals import Finding, Row, Signal, number
+from rlhf_plugin_hacking.signals import Finding, Row, Signal, normal_kl, number, pooled
 
 
 class Level(enum.IntEnum):
@@ -36,15 +38,13 @@ class HackingMonitor:
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session, self.strategy = config, ctx.config, ctx.session, ctx.strategy
         self.signals: dict[str, Signal] = {}
-        warmup, alpha = config.warmup, config.alarm_share
-        if config.length is not None:
-            self.signals["length"] = Length(config.length, warmup, alpha, self.change)
-        if config.distribution is not None:
-            self.signals["distribution"] = Distribution(config.distribution, warmup)
-        if config.divergence is not None:
-            self.signals["divergence"] = Divergence(config.divergence, warmup, alpha, config.false_stop, self.change)
-        if config.dominance is not None:
-            self.signals["dominance"] = Dominance(config.dominance, warmup, alpha, self.change)
+        if config.preset == "classic":
+            self.signals["length"] = ClassicLength(config.classic, config.warmup, self.change)
+            self.signals["distribution"] = ClassicRewards(config.classic, config.warmup, self.change)
+        else:
+            self._sequential(config)
+        self.decisive = {"divergence"} if config.preset == "sequential" else set(self.signals)
+        """Signals that must alarm for a HARD_STOP."""
         self.fresh: list[tuple[Rollout, Score]] = []
         """Of this rank, scored since the last step was over."""
         self.evaluated: dict[str, float] = {}
@@ -58,6 +58,23 @@ class HackingMonitor:
         self.second = SecondReward(config.divergence, ctx) if second and config.divergence and self.session else None
         if self.session is not None:
             self.session.hooks.manager.register(self, name=f"monitor '{config.name}' {id(self)}")
+
+    def _sequential(self, config: HackingConfig) -> None:
+        warmup, alpha = config.warmup, config.alarm_share
+        if config.length is not None:
+            self.signals["length"] = Length(config.length, warmup, alpha, self.change)
+        if config.distribution is not None:
+            self.signals["distribution"] = Distribution(config.distribution, warmup)
+        if config.divergence is not None:
+            self.signals["divergence"] = Divergence(config.divergence, warmup, alpha, config.false_stop, self.change)
+        if config.dominance is not None:
+            self.signals["dominance"] = Dominance(config.dominance, warmup, alpha, self.change)
+
+    @hookimpl
+    def rlhf_run_start(self, event: Any) -> None:
+        """Say how often the preset cries in runs in which nothing is wrong."""
+        by_steps = ", sigma of steps" * (self.config.preset == "classic" and self.config.classic.sigma == "steps")
+        self.session.say(false_alarms(f"{self.config.preset}{by_steps}"))
 
     @hookimpl
     def rlhf_rewards_ready(self, event: Any) -> None:
@@ -81,7 +98,7 @@ class HackingMonitor:
             measured |= values
             findings |= {name: finding} if finding else {}
         measured |= {k: row[k] for k in ("second_missing",) if k in row}
-        enough = "divergence" in findings and len(findings) >= self.config.hard_stop_signals
+        enough = self.decisive <= findings.keys() and len(findings) >= self.config.hard_stop_signals
         hard = enough or any(f.hard for f in findings.values())
         level = Level.HARD_STOP if hard else Level.WARNING if findings else Level.OK
         self._write(step, {**measured, "level": float(level), "signals": float(len(findings))})
@@ -118,6 +135,7 @@ class HackingMonitor:
         heldout = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
         measured = gather_measured(self.strategy, lambda: self._measure(fresh)) if self.samples_steps else []
         row |= add_slopes([of_rank.slope for of_rank in measured])
+        row |= length_std([of_rank.lengths for of_rank in measured]) if measured else {}
         if self.second is not None and any(of_rank.completions for of_rank in measured):
             self.readings += 1
             pairs = [of_rank.pairs for of_rank in measured if of_rank.pairs is not None]
@@ -128,12 +146,12 @@ class HackingMonitor:
         return row
 
     def _measure(self, fresh: Sequence[tuple[Rollout, Score]]) -> Measured:
-        slope = length_slope(fresh) if "length" in self.signals else {}
+        slope, lengths = (length_slope(fresh) if "length" in self.signals else {}), length_sums(fresh)
         due = self.config.divergence is not None and self.readings % self.config.divergence.every == 0
         if self.second is None or not fresh or not due:
-            return Measured(len(fresh), slope)
+            return Measured(len(fresh), slope, lengths)
         ranks, rank = (self.strategy.world_size, self.strategy.rank) if self.strategy is not None else (1, 0)
-        return Measured(len(fresh), slope, self.second.measure(fresh, ranks, rank))
+        return Measured(len(fresh), slope, lengths, self.second.measure(fresh, ranks, rank))
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         if self.session is not None:
@@ -178,6 +196,13 @@ class HackingMonitor:
             self.second = None
 
 
+def false_alarms(preset: str) -> str:
+    """Simulated healthy runs that get a warning, as the study ``monitor_simulated_traces`` recorded them."""
+    rates = tomllib.loads(Path(__file__).with_name("false_alarms.toml").read_text())[preset]
+    kinds = [f"{kind}: {', '.join(f'{r:.1%} ({n} steps)' for n, r in of.items())}" for kind, of in rates.items()]
+    return f"monitor hacking, preset {preset}: simulated runs that get a false warning: {'; '.join(kinds)}"
+
+
 class Distribution:
     """KL(warm-up || now) of the rewards, both taken for normal distributions. It never alarms."""
 
@@ -200,19 +225,3 @@ class Distribution:
         kl = normal_kl(pooled(memory["warmup"]), pooled(memory["step"]))
         memory["step"] = []
         return {"reward_kl": kl}, None
-
-
-def pooled(rows: list[list[float]]) -> tuple[float, float]:
-    """Mean and standard deviation of all scores of several equally large steps, from each step's own."""
-    centre = fmean(m for m, _ in rows)
-    return centre, math.sqrt(fmean(s * s + (m - centre) ** 2 for m, s in rows))
-
-
-def normal_kl(base: tuple[float, float], now: tuple[float, float]) -> float:
-    r"""KL(base || now) of two normal distributions in nats: :math:`\log\frac{s_1}{s_0} + \frac{s_0^2 + (m_0 - m_1)^2}{2
-    s_1^2} - \frac{1}{2}`, with a spread of at least a tenth of the baseline's, so that equal rewards are not infinitely
-    far away."""
-    (m0, s0), (m1, s1) = base, now
-    s0 = max(s0, 1e-6)
-    s1 = max(s1, 0.1 * s0)
-    return math.log(s1 / s0) + (s0 * s0 + (m0 - m1) ** 2) / (2 * s1 * s1) - 0.5

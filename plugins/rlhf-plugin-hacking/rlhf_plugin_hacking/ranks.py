@@ -17,6 +17,8 @@ class Measured(NamedTuple):
     """That were scored."""
     slope: Mapping[str, float]
     """:func:`~rlhf_plugin_hacking.length.length_slope`"""
+    lengths: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """:func:`~rlhf_plugin_hacking.classic.length_sums`"""
     pairs: Pairs | None = None
     """None without a second reward, and in steps in which it does not score."""
 

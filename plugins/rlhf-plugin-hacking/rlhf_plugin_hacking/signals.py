@@ -84,3 +84,19 @@ def number(row: Row, name: str) -> float | None:
 
 SECOND_REWARD = "--set 'monitors=[{name: hacking, divergence: {second: {name: ...}}}]'"
 """What to type to get the reliable signal."""
+
+
+def pooled(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Mean and standard deviation of all scores of several equally large steps, from each step's own."""
+    centre = fmean(m for m, _ in rows)
+    return centre, math.sqrt(fmean(s * s + (m - centre) ** 2 for m, s in rows))
+
+
+def normal_kl(base: tuple[float, float], now: tuple[float, float]) -> float:
+    r"""KL(base || now) of two normal distributions in nats: :math:`\log\frac{s_1}{s_0} + \frac{s_0^2 + (m_0 - m_1)^2}{2
+    s_1^2} - \frac{1}{2}`, with a spread of at least a tenth of the baseline's, so that equal rewards are not infinitely
+    far away."""
+    (m0, s0), (m1, s1) = base, now
+    s0 = max(s0, 1e-6)
+    s1 = max(s1, 0.1 * s0)
+    return math.log(s1 / s0) + (s0 * s0 + (m0 - m1) ** 2) / (2 * s1 * s1) - 0.5

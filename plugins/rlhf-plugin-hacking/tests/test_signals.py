@@ -18,8 +18,8 @@ from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_core.rollouts import FinishReason
 from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_plugin_hacking.length import length_slope
-from rlhf_plugin_hacking.monitor import normal_kl
 from rlhf_plugin_hacking.sequential import jumps, rises, student_limit
+from rlhf_plugin_hacking.signals import normal_kl
 from rlhf_testing import check_monitor, make_context
 
 Steps = list[dict[str, float]]

@@ -92,3 +92,41 @@ def test_bad_input_is_refused(words: tuple[str, ...], why: str) -> None:
     with pytest.raises((UserError, ModelError), match=why) as refused:
         CliRunner().invoke(cli, ["memory", "plan", *words], catch_exceptions=False)
     assert refused.value.exit_code == 2
+
+
+TINY = "shape:family=gpt2,layers=2,hidden=64,heads=4,vocab=500,context=128"
+FEW = ("--prompt-tokens", "20", "--reply-tokens", "20", "--device-memory", "80GiB")
+
+
+def test_one_rank_is_told_that_nothing_is_sharded() -> None:
+    words = ("--algo", "sft", "--model", TINY, *SMALL, *FEW)
+    assert "fsdp on one rank shards nothing: weights, gradients and moments stay whole" in plan(
+        *words, "--strategy", "fsdp"
+    )
+    assert "shards nothing" not in plan(*words, "--strategy", "fsdp", "--ranks", "2")
+
+
+def test_a_peak_of_sampling_names_the_setting_that_ends_it_and_what_a_reference_costs() -> None:
+    words = ("--algo", "dpo", "--model", TINY, *FEW, "--set", "trainer.micro_batch_size=1")
+    said = plan(*words, "--set", "trainer.batch_size=1", "--strategy", "fsdp", "--ranks", "4")
+    assert "the peak samples for evaluations alone: --set trainer.sample_prompts=0 leaves" in said
+    (costs,) = (line for line in said.splitlines() if line.startswith("reference: "))
+    assert "there is no setting trainer.reference" in costs
+    assert "whole in bfloat16 " in costs
+    assert "reference: " not in plan(*words, "--set", "trainer.sample_prompts=0", "--set", "trainer.batch_size=1")
+
+
+def test_sampling_that_does_not_fit_is_left_out_first() -> None:
+    words = ("--algo", "dpo", "--model", TINY, "--set", "trainer.micro_batch_size=1", "--set", "trainer.batch_size=1")
+    facts = json.loads(plan(*words, *FEW[:4], "--device-memory", "80GiB", "--json"))
+    phases = {name: sum(phase["parts"].values()) for name, phase in facts["phases"].items()}
+    between = (phases["rollout"] + max(size for name, size in phases.items() if name != "rollout")) // 2
+    facts = json.loads(plan(*words, *FEW[:4], "--device-memory", f"{between // 1024}KiB", "--json"))
+    assert facts["cheapest_change"]["settings"] == ["trainer.sample_prompts=0"]
+
+
+@pytest.mark.slow
+def test_the_table_has_every_shape_once() -> None:
+    rows = json.loads(plan("--table", "--json"))["models"]
+    assert len({row["parameters"] for row in rows}) == len(rows) >= 18
+    assert "FSDP on one card shards nothing" in plan("--table")

@@ -51,7 +51,11 @@ def draw(runs: Sequence[RunView]) -> list[tuple[Group, list[Chart]]]:
     """Charts of every metric that has two values or more in some run, group by group, and of the runs' completions."""
     series = {run.name: _series(run) for run in runs}
     metrics = sorted({m for of_run in series.values() for m, (_, y) in of_run.items() if len(y) > 1})
-    charts = [Chart(m, f"chart-{n}", _in_words(m, series), _lines(m, series)) for n, m in enumerate(metrics)]
+    limits = {m: sorted({at for run in runs for at in run.thresholds.get(m, ())}) for m in metrics}
+    charts = [
+        Chart(m, f"chart-{n}", _in_words(m, series) + _limits(limits[m]), _lines(m, series, limits[m]))
+        for n, m in enumerate(metrics)
+    ]
     grouped: dict[Group, list[Chart]] = defaultdict(list)
     for chart in sorted(charts, key=lambda chart: order_of(chart.metric)):
         grouped[group_of(chart.metric)].append(chart)
@@ -94,13 +98,19 @@ def _finite(value: Any) -> float:
     return float(value) if is_number(value) and math.isfinite(value) else 0.0
 
 
-def _lines(metric: str, series: Mapping[str, Any]) -> dict[str, Any]:
+def _lines(metric: str, series: Mapping[str, Any], limits: Sequence[float]) -> dict[str, Any]:
     lines = [
         {"name": name, "n": n, "x": _thinned(of_run[metric][0]), "y": [_short(y) for y in _thinned(of_run[metric][1])]}
         for n, (name, of_run) in enumerate(series.items())
         if metric in of_run
     ]
-    return {"kind": "lines", "title": words_of(metric), "x": "step", "y": metric, "series": lines}
+    title = words_of(metric) + _limits(limits)
+    return {"kind": "lines", "title": title, "x": "step", "y": metric, "limits": limits, "series": lines}
+
+
+def _limits(limits: Sequence[float]) -> str:
+    """Example: ``; a monitor speaks at 0.25, 0.5``"""
+    return f"; a monitor speaks at {', '.join(f'{at:g}' for at in limits)}" if limits else ""
 
 
 def _spread(runs: Sequence[RunView]) -> Iterator[Chart]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.runs import StoredRun
+from rlhf_plugin_report.rows import is_number
 from rlhf_plugin_report.words import known
 
 Row = Mapping[str, Any]
@@ -26,17 +26,40 @@ class MonitorStatus:
     reason: str
 
 
-def monitor_statuses(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[MonitorStatus]:
-    configured = {
-        str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
-    }
+def monitor_statuses(config: Row, steps: int, trace: Sequence[Row], metrics: Sequence[Row]) -> list[MonitorStatus]:
+    """By the run's ``config``, the ``steps`` done, and its rows of ``trace.jsonl`` and ``metrics.jsonl``."""
+    configured = configured_monitors(config)
     warned = [row for row in trace if row.get("event") == "warning" and "text" in row]
     reported = {key for row in metrics for key in row}
     return [
-        *_health(configured, warned, reported, run),
-        *_hacking(configured, warned, metrics, run),
-        *_others(configured, warned, run),
+        *_health(configured, warned, reported, steps),
+        *_hacking(configured, warned, metrics, steps),
+        *_others(configured, warned, steps),
     ]
+
+
+def configured_monitors(config: Row) -> dict[str, Row]:
+    """Settings of a run's monitors, by name."""
+    rows = config.get("monitors")
+    return {
+        str(c.get("name")).rpartition("/")[2]: c
+        for c in (rows if isinstance(rows, list | tuple) else ())
+        if isinstance(c, Mapping)
+    }
+
+
+def thresholds(config: Row) -> dict[str, list[float]]:
+    """Values of a metric at which a monitor of this run speaks, where they are settings; see ``metrics.toml``."""
+    monitors, lines = configured_monitors(config), dict[str, list[float]]()
+    for metric, rows in known()["thresholds"].items():
+        for monitor, *path in (row.split(".") for row in rows):
+            value: Any = monitors.get(monitor)
+            for part in path:
+                value = value.get(part.lstrip("-")) if isinstance(value, Mapping) else None
+            is_classic = monitors.get(monitor, {}).get("preset") == "classic"
+            if is_number(value) and is_classic == (path[0] == "classic"):
+                lines.setdefault(metric, []).append(-value if path[-1].startswith("-") else value)
+    return lines
 
 
 def not_watched(monitor: str) -> str:
@@ -44,7 +67,7 @@ def not_watched(monitor: str) -> str:
 
 
 def _health(
-    configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
+    configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], steps: int
 ) -> Iterator[MonitorStatus]:
     health = configured.get("health")
     watched = {name: of for name, of in known()["health"].items() if health is not None or name in configured}
@@ -57,7 +80,7 @@ def _health(
         elif not reported & set(needs):
             colour, reason = "grey", f"this run reports no {' or '.join(needs)}"
         else:
-            colour, reason = _said(lines, run)
+            colour, reason = _said(lines, steps)
         yield MonitorStatus("Health", name, title, colour, reason)
     if health is None:
         title = "other signs of bad health" if watched else "signs of bad health"
@@ -65,7 +88,7 @@ def _health(
 
 
 def _hacking(
-    configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], run: StoredRun
+    configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], steps: int
 ) -> Iterator[MonitorStatus]:
     config = configured.get("hacking")
     if config is None:
@@ -74,13 +97,14 @@ def _hacking(
     read = {key for row in metrics for key in row if key.startswith("hacking/")}
     readings = sum("hacking/level" in row for row in metrics)
     hard = any(row.get("hacking/level") == 2 for row in metrics)
-    for name, title in known()["hacking"].items():
-        if config.get(name, {}) is None:
+    classic = config.get("preset") == "classic"
+    for name, title in known()["classic" if classic else "hacking"].items():
+        if config.get(name, {}) is None and not classic:
             colour, reason = "grey", f"switched off in this run's monitor 'hacking' ({name}: null)"
         elif not read:
             colour, reason = "grey", "the monitor has read nothing yet"
         else:
-            colour, reason = _said(_lines(warned, ("hacking",), rf"\b{name}: "), run)
+            colour, reason = _said(_lines(warned, ("hacking",), rf"\b{name}: "), steps)
             if colour == "amber" and hard:
                 colour = "red"
             if colour == "green" and name == "divergence" and "hacking/second" not in read:
@@ -90,10 +114,10 @@ def _hacking(
         yield MonitorStatus("Reward hacking", name, title, colour, reason)
 
 
-def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[MonitorStatus]:
+def _others(configured: Mapping[str, Any], warned: Sequence[Row], steps: int) -> Iterator[MonitorStatus]:
     for name in configured.keys() - {"health", "hacking", *known()["health"]}:
         lines = _lines(warned, (name,), "")
-        yield MonitorStatus("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
+        yield MonitorStatus("Other monitors", name, f"monitor '{name}'", *_said(lines, steps))
 
 
 def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list[tuple[int, str, bool]]:
@@ -106,9 +130,8 @@ def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list
     ]
 
 
-def _said(lines: Sequence[tuple[int, str, bool]], run: StoredRun) -> tuple[str, str]:
+def _said(lines: Sequence[tuple[int, str, bool]], steps: int) -> tuple[str, str]:
     if not lines:
-        steps = run.steps
         return ("green", f"no warning in {steps} step{'s' * (steps != 1)}") if steps else ("grey", "no step yet")
     stopped = next((line for line in lines if line[2]), None)
     step, text, _ = stopped or lines[-1]

@@ -12,7 +12,7 @@ from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.completions import cut, read_completions
 from rlhf_plugin_report.listening import Pair, pairs_of
 from rlhf_plugin_report.media import MOST, MediaReader
-from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses
+from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses, thresholds
 from rlhf_plugin_report.plays import plays_of
 from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.stored import lines_of, mapping
@@ -43,6 +43,8 @@ class RunView:
     """Held-out prompts with the completion at the first and the last evaluation."""
     environment: Mapping[str, str]
     statuses: Sequence[MonitorStatus] = ()
+    thresholds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Values of a metric at which a monitor speaks."""
     quantity: str = "score"
     """What ``distribution`` and ``points`` show: score, margin or loss."""
     distribution: Sequence[Mapping[str, float]] = ()
@@ -113,7 +115,8 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         [*filter(None, (view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
-        monitor_statuses(run, trace, run.metrics),
+        monitor_statuses(run.plan.config, run.steps, trace, run.metrics),
+        thresholds(run.plan.config),
         view.quantity,
         view.distribution,
         view.points,

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses
+from rlhf_plugin_report.charts import draw
+from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses, thresholds
+from rlhf_plugin_report.read import read_page
 from rlhf_plugin_report.stored import lines_of, open_run
 
 from .conftest import page_of
@@ -14,7 +16,8 @@ from .conftest import page_of
 
 def statuses(run: Path) -> dict[str, MonitorStatus]:
     found = open_run(str(run))
-    return {status.name: status for status in monitor_statuses(found, lines_of(run / "trace.jsonl")[0], found.metrics)}
+    trace = lines_of(run / "trace.jsonl")[0]
+    return {s.name: s for s in monitor_statuses(found.plan.config, found.steps, trace, found.metrics)}
 
 
 def warn(run: Path, **row: Any) -> None:
@@ -91,3 +94,17 @@ def test_hacking_is_red_at_a_hard_stop_and_other_monitors_have_a_light(copy: Pat
         "amber",
     ]
     assert found["mine"].reason == "step 2: too hot"
+
+
+def test_settings_at_which_monitors_speak_are_lines_in_their_charts(copy: Path) -> None:
+    divergence = {"fall": 0.25, "hard_fall": 0.5, "rise": 0.5}
+    with_monitors(copy, [{"name": "hacking", "divergence": divergence, "classic": {"kl": 0.15}}, {"name": "health"}])
+    found = thresholds(open_run(str(copy)).plan.config)
+    assert found["hacking/second_loss"] == [0.25, 0.5]
+    assert "hacking/reward_kl" not in found, "the preset sequential does not read it"
+    with_monitors(copy, [{"name": "kl_spike", "limit": 0.5}])
+    page = read_page([open_run(str(copy))], 10)
+    charts = {chart.metric: chart for _, of_group in draw(page.runs) for chart in of_group}
+    assert charts["kl"].item["limits"] == [0.5]
+    assert charts["kl"].summary.endswith("a monitor speaks at 0.5")
+    assert charts["reward/mean"].item["limits"] == []

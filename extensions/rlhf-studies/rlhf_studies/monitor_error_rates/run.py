@@ -60,8 +60,9 @@ class MonitorErrorRates(Study[MonitorErrorRatesConfig]):
         return markdown(headers, rows) + "\n\n" + markdown(("share", "runs", "value"), shares(kinds))
 
 
-def watched(rows: Steps, ctx: BuildContext) -> dict[str, int | None]:
-    monitor = HackingConfig(stop=False, repeat_every=1).build(ctx.with_(session=None))
+def watched(rows: Steps, ctx: BuildContext, **settings: Any) -> dict[str, int | None]:
+    """Steps of the first warning and of the first HARD_STOP."""
+    monitor = HackingConfig(stop=False, repeat_every=1, **settings).build(ctx.with_(session=None))
     first: dict[str, int | None] = {"warned": None, "stopped": None}
     for step, row in enumerate(rows, 1):
         warning = monitor.observe(step, row)

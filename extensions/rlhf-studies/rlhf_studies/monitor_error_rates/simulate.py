@@ -58,8 +58,9 @@ class Family(Config):
     """Means of a composite reward's two parts, instead of quality and exploit."""
 
 
-def families() -> dict[str, Family]:
-    rows = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+def families(folder: Path = Path(__file__).parent) -> dict[str, Family]:
+    """Kinds of runs, as a study's ``families.toml`` has them."""
+    rows = tomllib.loads((folder / "families.toml").read_text())
     return {name: Family.model_validate(row) for name, row in rows.items()}
 
 
@@ -121,6 +122,7 @@ def metrics(lengths_B: Floats, rewards_B: Floats, group_size: int) -> dict[str, 
     rewards = rewards - rewards.mean(axis=1, keepdims=True)
     row = {
         "completion_length/mean": float(lengths_B.mean()),
+        "completion_length/std": float(lengths_B.std()),
         "reward/mean": float(rewards_B.mean()),
         "reward/std": float(rewards_B.std()),
     }

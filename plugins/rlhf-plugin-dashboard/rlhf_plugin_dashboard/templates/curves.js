@@ -7,6 +7,7 @@ const Curves = (() => {
   const DASHES = ["solid", "dashed", "dotted", "dotdash"];
   const OPEN = ["Reward", "KL, lengths and entropy", "Loss and gradient"]; // the groups that begin unfolded
   const data = new Map(); // run -> metric -> {x, y}
+  const limits = new Map(); // run -> metric -> values at which a monitor speaks
   const charts = new Map(); // metric -> chart
   let shown = [];
   let smoothing = 0;
@@ -24,8 +25,10 @@ const Curves = (() => {
       const { x, y } = data.get(name).get(metric);
       return `${name}: ${metric} from ${short(y[0])} to ${short(y.at(-1))} at step ${x.at(-1)}`;
     });
-    return ends.join("; ");
+    const at = limitsOf(metric);
+    return ends.concat(at.length ? [`a monitor speaks at ${at.map(short).join(", ")}`] : []).join("; ");
   };
+  const limitsOf = (metric) => [...new Set(shown.flatMap(({ name }) => limits.get(name)?.[metric] || []))];
 
   /** Text and lines in the page's colour for them, which light and dark differ in. */
   const paint = (plot) => {
@@ -95,6 +98,11 @@ const Curves = (() => {
       one.main.visible = true;
       one.dots.visible = x.length < 100;
     }
+    for (const at of limitsOf(chart.metric)) {
+      if (chart.limits.has(at)) continue;
+      chart.limits.add(at);
+      chart.plot.add_layout(new Bokeh.Span({ location: at, dimension: "width", line_color: "#c0392b", line_dash: "dashed" }));
+    }
     chart.box.setAttribute("aria-label", words(chart.metric));
     if (first) Bokeh.Plotting.show(chart.plot, chart.place);
   };
@@ -133,14 +141,15 @@ const Curves = (() => {
       box.append(place);
       const list = group(of).querySelector(".charts");
       list.insertBefore(box, [...list.children].find((other) => other.dataset.metric > metric) || null);
-      charts.set(metric, { metric, title, box, place, lines: new Map(), dirty: true, visible: false });
+      charts.set(metric, { metric, title, box, place, lines: new Map(), limits: new Set(), dirty: true, visible: false });
       watcher.observe(box);
     }
     return charts.get(metric);
   };
 
   /** News of one run: points that come after those known, or all of them. */
-  const add = (name, news, groups, words) => {
+  const add = (name, news, groups, words, thresholds) => {
+    limits.set(name, thresholds);
     if (news.restarted || !data.has(name)) data.set(name, new Map());
     for (const [metric, [x, y]] of Object.entries(news.curves)) {
       const known = data.get(name).get(metric) || { x: [], y: [] };

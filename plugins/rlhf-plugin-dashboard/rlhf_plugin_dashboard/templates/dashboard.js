@@ -57,6 +57,7 @@
     const rollouts = [...slots.keys()].flatMap((name) => known.get(name)?.rollouts || []);
     rollouts.sort((a, b) => b.step - a.step || b.number - a.number);
     Lists.drawRollouts(rollouts, slots, field("text").value.toLowerCase());
+    Lists.drawStatuses([...slots.keys()].flatMap((name) => known.get(name)?.statuses || []));
     Lists.drawWarnings([...slots.keys()].flatMap((name) => known.get(name)?.warnings || []));
     const query = [...slots.keys()].map((name) => `run=${encodeURIComponent(name)}`).join("&");
     if (query) field("report").href = `report?${query}`;
@@ -67,12 +68,13 @@
     const had = known.get(name) || { metrics: "", newest: "", rollouts: [] };
     const query = new URLSearchParams({ name, metrics: had.metrics, rollouts: had.newest });
     const news = await ask(`api/run?${query}`);
-    Curves.add(name, news.metrics, news.groups, news.words);
+    Curves.add(name, news.metrics, news.groups, news.words, news.thresholds);
     const epoch = news.rollouts.cursor.split(".")[0];
     const fresh = news.rollouts.rows.map((row) => ({ ...row, run: name, epoch })).reverse();
     const before = news.rollouts.restarted ? [] : had.rollouts;
     const warnings = news.warnings.map((one) => ({ ...one, run: name }));
-    known.set(name, { metrics: news.metrics.cursor, newest: news.rollouts.cursor, rollouts: [...fresh, ...before].slice(0, KEPT), warnings });
+    const statuses = news.statuses.map((one) => ({ ...one, run: name }));
+    known.set(name, { statuses, metrics: news.metrics.cursor, newest: news.rollouts.cursor, rollouts: [...fresh, ...before].slice(0, KEPT), warnings });
   };
 
   const say = (text, lost) => {

@@ -103,6 +103,23 @@ const Lists = (() => {
     document.getElementById("warnings").replaceChildren(...lines);
   };
 
+  let lit = "";
+
+  /** A light for each signal that a monitor watches: its colour is also a word, its reason names the step. */
+  const drawStatuses = (statuses) => {
+    if (lit === JSON.stringify(statuses)) return;
+    lit = JSON.stringify(statuses);
+    const several = new Set(statuses.map((one) => one.run)).size > 1;
+    const lines = statuses.map((one) => {
+      const line = element("li");
+      line.append(element("span", one.colour, `signal ${one.colour}`), element("span", `${several ? `${one.run}: ` : ""}${one.title}`), element("small", one.reason));
+      return line;
+    });
+    document.getElementById("statuses").replaceChildren(...lines);
+    const counts = ["red", "amber", "green", "grey"].map((colour) => [statuses.filter((one) => one.colour === colour).length, colour]);
+    set(document.getElementById("lights"), `Monitors: ${counts.filter(([n]) => n).map(([n, colour]) => `${n} ${colour}`).join(", ") || "none"}`);
+  };
+
   /** One turn of an episode; what the policy only read is grey. */
   const turn = (one) => {
     const facts = [one.name ? `${one.role} ${one.name}` : one.role, one.status, one.score === undefined ? "" : `turn score ${number(one.score)}`, one.seconds === undefined ? "" : `${number(one.seconds)} s`];
@@ -159,5 +176,5 @@ const Lists = (() => {
     set(document.getElementById("count"), `${wanted.length} of the ${fits.length} newest`);
   };
 
-  return { drawRuns, drawLegend, drawWarnings, drawRollouts };
+  return { drawRuns, drawLegend, drawStatuses, drawWarnings, drawRollouts };
 })();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,22 @@ class Task:
 
     def program(self, answer: str) -> str:
         return program(answer, getattr(self.verifier, "extract", "last_block")) or ""
+
+    @property
+    def answer_to_begin(self) -> str:
+        return self.answer(self.starter)
+
+    def begun_with(self, file: Path) -> Task:
+        """The task with a program of one's own to begin with.
+
+        Raises:
+            ConfigError: it cannot be read, is empty, or has a code fence inside, where an answer would end.
+        """
+        code = text_of(file)
+        if self.program(self.answer(code)).strip() != code.strip() or not code.strip():
+            why = "a line of ``` in it ends the code block of an answer" if code.strip() else "it is empty"
+            raise ConfigError(f"'{file}' cannot be handed to the verifier", why=why, fix="correct the file")
+        return replace(self, starter=code)
 
     def answer(self, code: str) -> str:
         """A program as an answer in which the verifier finds it: in a code block, unless it reads the whole text."""

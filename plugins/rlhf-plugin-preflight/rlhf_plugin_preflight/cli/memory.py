@@ -40,6 +40,12 @@ def memory() -> None:
 )
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Of every prompt, instead of the data's.")
 @click.option("--reply-tokens", type=click.IntRange(1), help="Of every reply that is learned from, likewise.")
+@click.option(
+    "--table",
+    "as_table",
+    is_flag=True,
+    help="Weights, gradients and moments of every published shape instead: ours beside the textbook's 18 bytes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def plan(
     files: tuple[str, ...],
@@ -53,6 +59,7 @@ def plan(
     pipeline: int,
     prompt_tokens: int | None,
     reply_tokens: int | None,
+    as_table: bool,
     as_json: bool,
     **names: Any,
 ) -> None:
@@ -64,7 +71,11 @@ def plan(
     rlhf memory plan --algo grpo --model pocket
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
+    rlhf memory plan --table
     """
+    if as_table:
+        states(as_json)
+        return
     from rlhf_core.cli import emit_json
     from rlhf_core.config import BuildContext
     from rlhf_plugin_preflight.cli.memory_table import print_plan
@@ -87,3 +98,17 @@ def plan(
         print_plan(report)
     if report.engine_refusal is not None:
         raise report.engine_refusal
+
+
+def states(as_json: bool) -> None:
+    """Print the states of every published shape."""
+    from rlhf_core.cli import emit_json, table
+    from rlhf_plugin_preflight.memory.states import NOTE, OURS, TEXTBOOK, states_of, table_of
+
+    rows = states_of()
+    if as_json:
+        emit_json({"bytes_per_parameter": {"ours": OURS, "textbook": TEXTBOOK}, "models": [r.as_json() for r in rows]})
+        return
+    headers, cells = table_of(rows)
+    table(headers, cells)
+    click.echo(f"\n{NOTE}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhf_core.cli import table
+from rlhf_plugin_preflight.memory.advice import NO_SAMPLES
 from rlhf_plugin_preflight.memory.amounts import readable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def _verdict(report: Report) -> Iterator[str]:
     if not report.on_cpu and plan.host_peak:
         yield _host(report)
     yield from _engine(report)
+    yield from _notes(report)
     advice = report.advice
     if advice is None:
         return
@@ -73,6 +75,42 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"  {change.setting}: {change.cost}" for change in advice.changes)
     else:
         yield f"no setting is enough: with {settings or 'nothing to change'} it still needs {readable(advice.peak)}"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """What a reader of the table would try next, and what it brings."""
+    plan = report.plan
+    if report.samples_only_to_look and plan.peak_phase == "rollout":
+        least = max((phase.total for name, phase in plan.phases.items() if name != "rollout"), default=0)
+        yield f"the peak samples for evaluations alone: --set {NO_SAMPLES} leaves {readable(least)} or less"
+    yield from _reference(report)
+    if plan.placement.ranks == 1 and plan.placement.strategy.startswith(("fsdp", "hsdp", "zero")):
+        states = sum(plan.phases["update"].parts.get(part, 0) for part in ("weights", "gradients", "optimizer"))
+        moves = "; offload moves some to main memory" if "offload" in plan.placement.strategy else ""
+        yield (
+            f"{plan.placement.strategy} on one rank shards nothing: weights, gradients and moments stay whole "
+            f"({readable(states)} at the peak){moves}. Only activations can fall: model.gradient_checkpointing=true"
+        )
+
+
+def _reference(report: Report) -> Iterator[str]:
+    """What a reference policy holds, and what other places for it would: none is a setting."""
+    whole, model = report.footprint.reference, report.footprint.model
+    if not whole:
+        return
+    held = report.plan.phases["load"].parts.get("reference", 0)
+    kinds = {
+        "whole": whole,
+        "whole in bfloat16": 2 * model.parameters,
+        "sharded": whole // report.plan.placement.ranks,
+        "in main memory": 0,
+        "precomputed logprobs": 0,
+    }
+    costs = ", ".join(f"{kind} {readable(size)}" for kind, size in kinds.items())
+    yield (
+        f"reference: {readable(held)} on each rank, laid out as the weights (there is no setting trainer.reference). "
+        f"By kind: {costs}; LoRA needs none"
+    )
 
 
 def _host(report: Report) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Replan = Callable[["RunConfig"], MemoryPlan]
 
 
+NO_SAMPLES = "trainer.sample_prompts=0"
+
+
 class Change(NamedTuple):
     setting: str
     cost: str
@@ -34,6 +37,8 @@ class Advice(NamedTuple):
 def changes(run: RunConfig) -> Iterator[Change]:
     """What can be changed, the cheapest first: what costs time, then what changes what is learned."""
     trainer: Any = run.trainer
+    if getattr(trainer, "sample_prompts", 0) and run.reward is None:
+        yield Change(NO_SAMPLES, "no samples of the policy, so no metric kl", lambda r: _trainer(r, sample_prompts=0))
     size = int(trainer.micro_batch_size)
     while size > 1:
         size //= 2

@@ -38,6 +38,8 @@ class Report:
     fewest: dict[str, int | None]
     """Strategy -> fewest ranks on which it fits; of powers of two."""
     advice: Advice | None
+    samples_only_to_look: bool = False
+    """Whether an offline trainer samples its policy between updates, which a setting ends."""
     host_limit: int | None = None
     """Bytes of main memory for each rank, beside a device of its own; None where nobody said."""
 
@@ -153,6 +155,7 @@ def make_report(
             if name != "single"
         },
         advice=None,
+        samples_only_to_look=bool(getattr(ctx.config.trainer, "sample_prompts", 0)) and ctx.config.reward is None,
         host_limit=None if beside is None else beside // min(placement.ranks, on_machine),
     )
     return replace(report, advice=_advice(report, ctx, replan))

@@ -11,6 +11,8 @@ from rlhf_core.config import did_you_mean
 from rlhf_core.models import ModelError
 
 PREFIX = "shape:"
+FAMILIES = ("llama", "gpt2", "qwen2", "qwen3", "mistral")
+"""Architectures that a shape can be spelled out for; the first is the default."""
 
 
 class Shape(NamedTuple):
@@ -47,11 +49,15 @@ def _spelled(text: str) -> Shape:
     if text in SHAPES:
         return SHAPES[text]
     sizes: dict[str, int] = {}
-    known = [name for name in Shape._fields if name != "family"]
+    family, known = FAMILIES[0], [name for name in Shape._fields if name != "family"]
     for part in text.split(","):
         name, _, value = part.partition("=")
+        if name == "family" and value in FAMILIES:
+            family = value
+            continue
         if name not in known or not value.isdigit():
-            near = did_you_mean(name, [*known, *SHAPES], limit=1)
+            near = f"families are {', '.join(FAMILIES)}" * (name == "family")
+            near = near or did_you_mean(name, [*known, *SHAPES], limit=1)
             raise ModelError(
                 f"'{PREFIX}{text}' is not a shape: '{part}' cannot be read",
                 why=near or f"sizes are {', '.join(known)}; names are {', '.join(SHAPES)}",
@@ -62,10 +68,10 @@ def _spelled(text: str) -> Shape:
     if missing:
         raise ModelError(f"'{PREFIX}{text}' does not say {', '.join(missing)}", fix=f"add {missing[0]}=N")
     heads = sizes["heads"]
-    defaults = {"kv_heads": heads, "intermediate": 4 * sizes["hidden"], "context": 4096, "tied": 0}
+    defaults = {"kv_heads": heads, "intermediate": 4 * sizes["hidden"], "context": 4096, "tied": family == "gpt2"}
     fields: dict[str, Any] = {**defaults, **sizes}
     fields["tied"] = bool(fields["tied"])
-    shape = Shape("llama", **fields)
+    shape = Shape(family, **fields)
     _check(shape, text)
     return shape
 
@@ -78,7 +84,9 @@ def _check(shape: Shape, text: str) -> None:
         wrong = f"{shape.heads} heads do not divide hidden size {shape.hidden}"
     elif shape.heads % shape.kv_heads:
         wrong = f"{shape.kv_heads} key/value heads do not divide {shape.heads} heads"
-    elif shape.hidden // shape.heads % 2:
+    elif shape.family == "gpt2" and (shape.kv_heads != shape.heads or not shape.tied):
+        wrong = "a gpt2 has as many key/value heads as heads, and a tied head"
+    elif shape.hidden // shape.heads % 2 and shape.family != "gpt2":
         wrong = f"a head has {shape.hidden // shape.heads} dimensions; rotary embeddings need an even number"
     elif max(shape.hidden, shape.intermediate, shape.vocab) > 1 << 24 or shape.layers > 1000:
         wrong = "the largest values are 16,777,216 for a width and 1,000 layers"
@@ -102,5 +110,5 @@ def _config(shape: Shape) -> Any:
         num_attention_heads=shape.heads,
         vocab_size=shape.vocab,
         max_position_embeddings=shape.context,
-        **({} if shape.family == "gpt2" else more),
+        **({"n_inner": shape.intermediate} if shape.family == "gpt2" else more),
     )

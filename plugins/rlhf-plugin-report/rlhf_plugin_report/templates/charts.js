@@ -43,6 +43,7 @@ const Charts = (() => {
         plot.line({ field: "x" }, { field: "y" }, { source: data, line_width: 2, ...style(n) });
         plot.scatter({ field: "x" }, { field: "y" }, { source: data, size: x.length < 100 ? 4 : 2, color: colour(n) });
       }
+      for (const at of item.limits) plot.add_layout(new Bokeh.Span({ location: at, dimension: "width", line_color: colourOf("--bad"), line_dash: "dashed" }));
       hover(plot, [["run", "@run"], ["step", "@step"], [item.y, "@y{0.0000}"]]);
     },
     bands: (plot, item) => {
