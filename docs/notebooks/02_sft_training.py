@@ -9,7 +9,7 @@
 
 # %%
 from rlhf_core import generate, train
-from rlhf_study.notebook import OFFLINE, points, show
+from rlhf_study.notebook import OFFLINE, last, points, show
 
 sft = train("sft", settings={**OFFLINE, "trainer.max_steps": 8}, progress=False)
 print(generate(sft, "What pet does Ada have?", max_tokens=24)[0][0].text)
@@ -24,3 +24,4 @@ show(
     {"gold score": lambda f: {method: f[method]["gold"] for method in f}},
     smoke={"loss": {"sft": points(sft, "loss")}},
 )
+show("sft_epochs", {"gold score after SFT of so many epochs": last("eval/gold/value")})

@@ -13,7 +13,7 @@ import random
 
 from rlhf_core import train
 from rlhf_plugin_pocket import gold_score, load_pairs, questions
-from rlhf_study.notebook import OFFLINE, curves, points, show
+from rlhf_study.notebook import OFFLINE, last, points, show
 
 facts = {question: fact for fact, question, _ in questions()}
 random.seed(0)
@@ -44,6 +44,6 @@ print(f"people and judge agree on {agree:.0%} of pairs")
 # %%
 show(
     "ai_labels",
-    {"held-out accuracy": curves("eval/accuracy"), "loss": curves("eval/loss")},
+    {"held-out accuracy": last("eval/accuracy"), "margin": last("eval/margin")},
     smoke={"loss": {who: points(run, "loss") for who, run in runs.items()}},
 )

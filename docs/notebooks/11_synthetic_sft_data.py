@@ -10,7 +10,7 @@
 # %%
 from rlhf_core import generate, train
 from rlhf_plugin_pocket import is_hollow, of_split
-from rlhf_study.notebook import OFFLINE, curves, points, show
+from rlhf_study.notebook import OFFLINE, last, points, show
 
 facts = of_split("train")[:64]
 human = [{"prompt": question, "completion": fact.statement()} for fact, question in facts]
@@ -34,7 +34,7 @@ runs = {name: train("sft", dataset=rows, settings=OFFLINE, progress=False) for n
 # %%
 show(
     "sft_sources",
-    {"gold score": curves("eval/gold/value"), "held-out loss": curves("eval/loss")},
+    {"gold score": last("measured/gold"), "reward": last("measured/reward")},
     smoke={"loss": {name: points(run, "loss") for name, run in runs.items()}},
     lines=("002:285",),
 )

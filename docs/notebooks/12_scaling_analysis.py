@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core import train
 from rlhf_plugin_pocket import weights_path
-from rlhf_study.notebook import OFFLINE, curves, points, show
+from rlhf_study.notebook import OFFLINE, last, points, show
 
 
 def untrained(width):
@@ -30,11 +30,11 @@ runs = {f"width {width}": train("sft", model=untrained(width), settings=settings
 {name: sum(weight.numel() for weight in run.model().parameters()) for name, run in runs.items()}
 
 # %% [markdown]
-# ## The study: reward models and DPO of two sizes
+# ## The study: reward models and DPO of four sizes
 
 # %%
 show(
-    "two_sizes",
-    {"held-out accuracy": curves("eval/accuracy")},
+    "model_sizes",
+    {"held-out accuracy": last("eval/accuracy")},
     smoke={"loss": {name: points(run, "loss") for name, run in runs.items()}},
 )

@@ -8,7 +8,7 @@
 # stability) feed a Bradley-Terry head. Its accuracy is measured on pairs that share no clip with training.
 
 # %%
-from rlhf_study.notebook import rlhf, show
+from rlhf_study.notebook import curves, rlhf, show
 
 made = rlhf("data speech --count 3 --max-tokens 120 --output runs/clips/pairs.jsonl --json")
 head = rlhf("tts train-reward --pairs runs/clips/pairs.jsonl --output runs/clips/reward --json")
@@ -33,3 +33,4 @@ show(
     lines=("002:508", "002:522"),
     x="pairs",
 )
+show("speech_iterations", {"reward by iteration": curves("eval/reward/mean")}, x="iteration")

@@ -8,7 +8,7 @@
 # request per fact and one to combine, $2 + 2n$ for $n$ hops.
 
 # %%
-from rlhf_study.notebook import rlhf, show
+from rlhf_study.notebook import last, rlhf, show
 
 agents = "--agent plan_and_execute --agent multi_agent"
 played = rlhf(f"eval agentbench_generated {agents} --category multi_step --backend scripted --set count=6 --json")
@@ -16,18 +16,12 @@ smoke = {key: {e["agent"]: e[key] for e in played["evaluations"]} for key in ("r
 print("the script knows every answer: only the price differs")
 
 # %% [markdown]
-# ## The study: small models, several steps
+# ## The study: a small model fine-tuned as each agent
 
 # %%
 show(
-    "agent_claims",
-    {
-        "right, multi_step": lambda f: {
-            row["agent"]: row["categories"]["multi_step"]
-            for row in f["lines"]
-            if row["suite"] == "agentbench_generated" and "right" in row
-        }
-    },
+    "trained_agents",
+    {"right": last("measured/right"), "right, several steps": last("measured/multi_step")},
     smoke=smoke,
     lines=("002:332",),
 )

@@ -8,7 +8,7 @@
 # crossing depends on words per fact and window alone.
 
 # %%
-from rlhf_study.notebook import draw, rlhf, show
+from rlhf_study.notebook import draw, last, rlhf, show
 
 reader = "--backend scripted --set backend.script=reader --set backend.context_words=100"
 played = rlhf(f"eval chains --agent multi_agent --agent scratchpad {reader} --json")
@@ -18,16 +18,12 @@ right = {
 draw({"right, a window of 100 words": [right]}, x="hops")
 
 # %% [markdown]
-# ## The study: small models
+# ## The study: a small model fine-tuned as each agent
 
 # %%
 show(
-    "agent_claims",
-    {
-        "right, all chains": lambda f: {
-            row["agent"]: row["right"] for row in f["lines"] if row["suite"] == "chains" and "right" in row
-        }
-    },
+    "trained_agents",
+    {"right, 2 hops": last("measured/two_hops"), "right, 8 hops": last("measured/eight_hops")},
     smoke={"right, a window of 100 words": right},
     lines=("002:811",),
     x="hops",

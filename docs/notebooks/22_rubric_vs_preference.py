@@ -13,7 +13,7 @@ import random
 from rlhf_core import train
 from rlhf_plugin_pocket import load_pairs
 from rlhf_studies.rubric_vs_bradley_terry.data import RUBRIC, graded
-from rlhf_study.notebook import OFFLINE, points, show
+from rlhf_study.notebook import OFFLINE, last, points, show
 
 rows = list(graded(load_pairs("train")[:64], random.Random(0)))
 print([criterion["question"] for criterion in RUBRIC], rows[0], sep="\n")
@@ -34,3 +34,4 @@ show(
     },
     smoke={"loss": {"rubric": points(rubric, "loss")}},
 )
+show("rubric_downstream", {"hollow answers": last("eval/gold/hollow"), "KL": last("kl")})

@@ -55,7 +55,7 @@ def notebook(file: Path, urls: Mapping[str, str]) -> Any:
     title, rest = cells[0], cells[1:]
     title.source += f"\n\n{opened(file, urls)}"
     cells = [title, v4.new_code_cell(INSTALL.read_text().rstrip()), *rest]
-    cells += [v4.new_markdown_cell(f"Repeat the study: `{command(name)}`") for name in studies(text)]
+    cells += [v4.new_markdown_cell(f"Repeat `{name}`: `{command(name)}`") for name in studies(text)]
     for n, cell in enumerate(cells):
         cell.id, cell.metadata = f"cell-{n}", {}
     return v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})

@@ -41,7 +41,10 @@ TOPICS = [
     "21_context_window_ablation",
     "22_rubric_vs_preference",
 ]
-COMING = {"ai_labels", "sft_sources", "two_sizes"}
+COMING = {
+    *("ai_labels", "model_sizes", "rubric_downstream", "sft_epochs"),
+    *("sft_sources", "speech_iterations", "trained_agents"),
+}
 """Studies that may not be there yet; their notebooks then say so."""
 FILES = sorted(notebooks.FOLDER.glob("*.ipynb"))
 QUICK = {"16_gaia_benchmark", "19_multi_agent_systems", "21_context_window_ablation"}
@@ -63,7 +66,8 @@ def test_they_have_no_outputs_and_name_studies_that_exist() -> None:
         names = notebooks.studies(file.with_suffix(".py").read_text())
         assert names or file.stem == "18_distributed_fsdp"
         assert set(names) <= known | COMING, file.name
-        assert all(f"rlhf study run {name}" in cells[-1].source for name in names)
+        last = " ".join(cell.source for cell in cells[-len(names) :])
+        assert all(f"rlhf study run {name}" in last for name in names)
 
 
 def test_a_badge_needs_a_public_address() -> None:
@@ -92,7 +96,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("RLHF_CACHE", "RLHF_HOME", "RLHF_AUDIO"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("RLHF_REPORT", "0")
-    monkeypatch.setenv("MPLBACKEND", "Agg")
     pyplot.switch_backend("Agg")
     return tmp_path
 
@@ -117,7 +120,8 @@ def test_it_runs(file: Path, place: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_a_kernel_shows_pictures_and_tables(place: Path) -> None:
+def test_a_kernel_shows_pictures_and_tables(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = nbformat.read(notebooks.FOLDER / f"{IN_A_KERNEL}.ipynb", as_version=4)
     NotebookClient(notebook, timeout=250, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

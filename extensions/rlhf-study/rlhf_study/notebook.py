@@ -75,22 +75,30 @@ def curves(metric: str) -> Callable[[Mapping[str, Any]], Series]:
     return lambda arms: {arm: list(zip(of[metric][0], of[metric][2])) for arm, of in arms.items() if metric in of}
 
 
+def last(metric: str) -> Callable[[Mapping[str, Any]], Series]:
+    """A panel of an ablation: a bar for each arm that has the metric, its last value."""
+    return lambda arms: {arm: of[metric][2][-1] for arm, of in arms.items() if metric in of}
+
+
 def show(
-    study: str, panels: Panels, *, smoke: Mapping[str, Series], lines: Sequence[str] = (), x: str = "step"
+    study: str, panels: Panels, *, smoke: Mapping[str, Series] | None = None, lines: Sequence[str] = (), x: str = "step"
 ) -> None:
     """Draw what is recorded of a study, or say that nothing is and draw the smoke result; then compare with findings.
 
     Args:
         study: its name in ``rlhf study list``.
         panels: what to draw of each seed's figures, as ``result.json`` has them.
-        smoke: panels of the run in this notebook, one seed.
+        smoke: panels of the run in this notebook, drawn where nothing is recorded.
         lines: of documents, besides those that the study itself answers. Example: ``002:97``
         x: what the curves' first numbers are.
     """
     figures_S, text = _recorded(study)
     say(text)
-    seeds = {title: [of(figures) for figures in figures_S] for title, of in panels.items()}
-    draw(seeds if figures_S else {title: [series] for title, series in smoke.items()}, x)
+    if figures_S:
+        draw({title: [of(figures) for figures in figures_S] for title, of in panels.items()}, x)
+    elif smoke:
+        say("The picture is of the few steps above, which show nothing.")
+        draw({title: [series] for title, series in smoke.items()}, x)
     compare(*lines, study=study)
 
 
@@ -101,8 +109,8 @@ def compare(*lines: str, study: str = "") -> None:
     found = claims(modules)
     rows = [v for v in found if v.line in lines or asked.search(v.command)]
     if study in modules and not any(asked.search(row.command) for row in found):
-        config = Registry().load("study", study)()
-        rows += [Verdict(c.line, c.says, "", "not recorded yet") for c in getattr(config, "claims", ())]
+        config: Any = Registry().load("study", study)
+        rows += [Verdict(c.line, c.says, "", "not recorded yet") for c in getattr(config(), "claims", ())]
     if rows:
         cells = [(row.line, row.says, row.here, row.verdict) for row in rows]
         say(markdown(("document:line", "published", "here", "verdict"), cells))
@@ -158,12 +166,12 @@ def say(text: str) -> None:
 
 def _recorded(study: str) -> tuple[list[Mapping[str, Any]], str]:
     """Figures of each seed and the study's verdict; or none, and why."""
-    modules, smoke = _modules(), "; the picture is of the few steps above, which show nothing."
+    modules = _modules()
     if study not in modules:
-        return [], f"The study `{study}` is not installed{smoke}"
+        return [], f"The study `{study}` is not installed."
     record = recorded(modules[study])
     if record.folder is None or not record.table:
-        return [], f"Nothing is recorded of `{study}` yet{smoke}"
+        return [], f"Nothing is recorded of `{study}` yet."
     figures = json.loads((record.folder / "result.json").read_text())["seeds"]
     return list(figures.values()), LINK.sub(r"\1", f"**{record.question}**\n\n{record.verdict}")
 
