@@ -26,11 +26,11 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LIST = """# Notebooks
 
 One per topic: the question, a run of seconds, and what its study recorded beside what the documents say. To open one on
-a hosted service, upload it with the wheels of `make dist`; its first cell installs them. Here: `jupyter lab
-docs/notebooks`, in the environment of `make install`.
+a hosted service, upload it with the wheels of `make dist`; its first cell installs them. Here, `make install-dev` puts
+a kernel into `.venv`.
 
-| notebook | question | study | recorded |
-|---|---|---|---|
+| notebook | question | study |
+|---|---|---|
 """
 
 
@@ -78,6 +78,10 @@ def modules() -> dict[str, str]:
     return {entry.name: entry.point.module for entry in Registry(disabled=()).entries("study")}
 
 
+def is_recorded(study: str) -> bool:
+    return study in modules() and bool(recorded(modules()[study]).table)
+
+
 def command(study: str) -> str:
     """What repeats a study, as its README writes it."""
     verdict = recorded(modules()[study]).verdict if study in modules() else ""
@@ -91,8 +95,6 @@ def listed() -> str:
     for file in scripts():
         text = file.read_text()
         question = next(line[2:].strip("*") for line in text.splitlines() if line.startswith("# *"))
-        names = studies(text)
-        known = [name for name in names if name in modules() and recorded(modules()[name]).table]
-        shown = " | ".join((f"[{file.stem}](../notebooks/{file.stem}.ipynb)", question, ", ".join(names)))
-        rows.append(f"| {shown} | {'yes' if known and known == names else ''} |\n")
+        names = (f"{name}{'' if is_recorded(name) else ' (not recorded yet)'}" for name in studies(text))
+        rows.append(f"| [{file.stem}](../notebooks/{file.stem}.ipynb) | {question} | {', '.join(names)} |\n")
     return LIST + "".join(rows)
