@@ -91,6 +91,12 @@ def words(files: list[Path]) -> int:
     return sum(len(re.findall(r"\S+", file.read_text())) for file in files)
 
 
+def markdown_words(script: Path) -> int:
+    """Of the Markdown cells of a notebook's script."""
+    cells = re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", script.read_text(), re.MULTILINE)
+    return sum(len(re.findall(r"\S+", cell.replace("\n#", "\n")[1:])) for cell in cells)
+
+
 def documentation(root: Path) -> list[Path]:
     markdown = [f for f in repository_files(root) if f.suffix == ".md" and not is_test(f.relative_to(root))]
     return [f for f in markdown if (root / "docs" / "reference") not in f.parents and f.name != "CHANGELOG.md"]
@@ -105,7 +111,8 @@ def report(root: Path) -> Iterator[str]:
         yield row(name, [size for top, size in sizes if top in tops])
     public = public_names(root)
     yield f"\nPublic names: {sum(public.values())} ({', '.join(f'{m} {n}' for m, n in public.items())})"
-    yield f"Written documentation: {words(documentation(root)):,} words"
+    written = words(documentation(root)) + sum(map(markdown_words, (root / "docs" / "notebooks").glob("*.py")))
+    yield f"Written documentation: {written:,} words"
     yield f"Changelog: {words([root / 'CHANGELOG.md']):,} words"
     core = packages(root)
     yield f"Packages of the core: {len(core)} ({', '.join(p.name for p in core)})"

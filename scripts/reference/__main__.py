@@ -1,4 +1,5 @@
-"""Writes every page of docs/reference/; with ``--check`` writes nothing and exits 1 if a page would change."""
+"""Writes every page of docs/reference/ and the notebooks; with ``--check`` writes nothing and exits 1 if a file would
+change."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from scripts.reference import (
     contracts,
     facts,
     migration,
+    notebooks,
     peers,
     run_config,
     studies,
@@ -31,6 +33,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "config.md": run_config.page,
     "contracts.md": contracts.page,
     "migration.md": migration.page,
+    "notebooks.md": notebooks.listed,
     "studies.md": studies.page,
     "claims.md": studies.claims_page,
 }
@@ -44,6 +47,7 @@ def main() -> int:
     texts = {**{name: make() for name, make in PAGES.items()}, **components.pages()}
     pages = {
         **{FOLDER / name: HEAD + text for name, text in texts.items()},
+        **notebooks.pages(),
         **peers.pages(),
         **bench.pages(),
         **facts.pages(),
@@ -55,7 +59,8 @@ def main() -> int:
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(pages[file])
-    gone = [file for file in FOLDER.rglob("*.md") if file not in pages]
+    kept = (*FOLDER.rglob("*.md"), *notebooks.FOLDER.glob("*.ipynb"))
+    gone = [file for file in kept if file not in pages]
     for file in gone:
         print(f"{'of nothing any more' if check else 'removed'}: {file.relative_to(ROOT)}")
         if not check:
