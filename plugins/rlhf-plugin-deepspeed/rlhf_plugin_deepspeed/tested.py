@@ -65,6 +65,12 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             why=f"only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
+    if trainer.optimizer.cuts != "elements":
+        raise ConfigError(
+            f"strategy deepspeed cannot divide optimizer {trainer.optimizer.name}",
+            why="ZeRO lays weights end to end and cuts them anywhere; this optimizer steps weights with their shape",
+            fix="--set trainer.optimizer.name=adamw, or --set strategy=ddp",
+        )
     if run.model.dtype != "float32":
         raise ConfigError(
             f"strategy deepspeed with model.dtype={run.model.dtype}",

@@ -75,6 +75,12 @@ def check_run(run: Any) -> None:
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
+    if trainer.optimizer.cuts == "none":
+        raise ConfigError(
+            f"strategy fsdp cannot shard optimizer {trainer.optimizer.name}",
+            why="it steps whole weights",
+            fix="--set trainer.optimizer.name=adamw, or --set strategy=ddp",
+        )
     full = getattr(trainer, "train_trunk", "full") == "full" and run.model.lora is None
     if run.model.dtype != "float32" and trainer.name in NETS and full:
         raise ConfigError(
