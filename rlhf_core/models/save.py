@@ -12,6 +12,7 @@ import torch
 from torch.nn import Parameter
 
 from rlhf_core.models.adapters import GradientDropout, adapted_modules, check_merged, check_tied, linear_layers, plain_name
+from rlhf_core.models.four_bits import whole
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import (
@@ -112,7 +113,7 @@ def save_model(
     state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
         save_adapter(model, folder / ADAPTER, state)
-        merged = merged_weights(model, state)
+        merged = merged_weights(model, whole(model, state))
         if not is_lazy(merged) and all(type(p) is Parameter for p in model.parameters()):
             check_merged(model, merged)
         model, state = model.get_base_model(), merged

@@ -1,0 +1,51 @@
+"""Frozen weights of 4 bits under adapters (QLoRA, Dettmers et al. 2023), through bitsandbytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.types.errors import ModelError
+
+if TYPE_CHECKING:
+    from rlhf_core.models.config import ModelConfig
+
+
+def quantization(config: ModelConfig) -> dict[str, Any]:
+    """Arguments of ``from_pretrained`` beside others.
+
+    Raises:
+        ModelError: bitsandbytes is not installed.
+    """
+    if config.quantize is None:
+        return {}
+    if find_spec("bitsandbytes") is None:
+        raise ModelError(
+            f"model.quantize {config.quantize} needs bitsandbytes", fix="pip install 'rlhf-core[qlora]', or leave it out"
+        )
+    from transformers import BitsAndBytesConfig
+
+    computed = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": config.dtype}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **computed)}
+
+
+def settle(model: Any) -> None:
+    """Let a model compute alike with and without a gradient, and be saved like any other."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # bitsandbytes would compute in bfloat16 where none is needed
+    if getattr(model, "hf_quantizer", None) is not None:
+        del model.hf_quantizer, model.config.quantization_config
+
+
+def whole(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Weights by name, those of 4 bits as the numbers that they stand for."""
+    layers = {n: m for n, m in model.named_modules() if hasattr(getattr(m, "weight", None), "quant_state")}
+    if not layers:
+        return weights
+    from bitsandbytes.functional import dequantize_4bit
+
+    kept = {n: w for n, w in weights.items() if n.partition(".weight.")[0] not in layers}
+    numbers = {f"{n}.weight": dequantize_4bit(m.weight.data, m.weight.quant_state) for n, m in layers.items()}
+    return kept | numbers
