@@ -21,9 +21,8 @@ def quantization(config: ModelConfig) -> dict[str, Any]:
     if config.quantize is None:
         return {}
     if find_spec("bitsandbytes") is None:
-        raise ModelError(
-            f"model.quantize {config.quantize} needs bitsandbytes", fix="pip install 'rlhf-core[qlora]', or leave it out"
-        )
+        what = f"model.quantize {config.quantize} needs bitsandbytes"
+        raise ModelError(what, fix="pip install 'rlhf-core[qlora]', or leave it out")
     from transformers import BitsAndBytesConfig
 
     computed = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": config.dtype}
@@ -39,13 +38,17 @@ def settle(model: Any) -> None:
         del model.hf_quantizer, model.config.quantization_config
 
 
-def whole(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Weights by name, those of 4 bits as the numbers that they stand for."""
-    layers = {n: m for n, m in model.named_modules() if hasattr(getattr(m, "weight", None), "quant_state")}
-    if not layers:
-        return weights
+def numbers(weight: Any) -> Any:
+    """The numbers that a weight of 4 bits stands for; None for any other weight."""
+    if not hasattr(weight, "quant_state"):
+        return None
     from bitsandbytes.functional import dequantize_4bit
 
-    kept = {n: w for n, w in weights.items() if n.partition(".weight.")[0] not in layers}
-    numbers = {f"{n}.weight": dequantize_4bit(m.weight.data, m.weight.quant_state) for n, m in layers.items()}
-    return kept | numbers
+    return dequantize_4bit(weight.data, weight.quant_state)
+
+
+def whole(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Weights by name, those of 4 bits as the numbers that they stand for."""
+    packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
+    kept = {n: w for n, w in weights.items() if f"{n.partition('.weight.')[0]}.weight" not in packed}
+    return kept | {n: numbers(p) for n, p in packed.items()} if packed else weights

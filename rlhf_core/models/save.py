@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import Parameter
 
-from rlhf_core.models.adapters import GradientDropout, adapted_modules, check_merged, check_tied, linear_layers, plain_name
+from rlhf_core.models.adapters import (
+    GradientDropout,
+    adapted_modules,
+    check_merged,
+    check_tied,
+    linear_layers,
+    plain_name,
+)
 from rlhf_core.models.four_bits import whole
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted

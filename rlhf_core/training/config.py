@@ -34,6 +34,8 @@ class OptimizerSettings(ComponentConfig):
     cuts: ClassVar[Literal["none", "tensors", "elements"]] = "elements"
     """How a strategy may divide parameters among ranks: at any element (each one's update depends on no other), as
     torch's ``DTensor``, or not at all."""
+    moments: ClassVar[float] = 2.0
+    """Numbers kept for each trained one, of its type; about."""
 
     name: str = "adamw"
     learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)

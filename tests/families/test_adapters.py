@@ -60,9 +60,7 @@ def test_the_final_model_is_the_policy(family: str, saved: Callable[..., Path], 
 
 
 @pytest.mark.parametrize("family", MIXTURES)
-def test_a_mixture_says_what_is_trained_and_leaves_the_router(
-    family: str, saved: Callable[..., Path]
-) -> None:
+def test_a_mixture_says_what_is_trained_and_leaves_the_router(family: str, saved: Callable[..., Path]) -> None:
     model = load_policy(ModelConfig(path=str(saved(family)), lora=LoraSettings(r=4))).model
     parts = trained_parts(model)
     assert sorted(parts) == sorted(TRAINED.get(family, ATTENTION))

@@ -1,5 +1,5 @@
-"""Moments between DeepSpeed's fragments and checkpoints, which hold torch's optimizer: of every parameter moments of its
-shape, rows divided among ranks. One parameter at a time is whole on every rank while it is laid anew."""
+"""Moments between DeepSpeed's fragments and checkpoints, which hold torch's optimizer: of every parameter moments of
+its shape, rows divided among ranks. One parameter at a time is whole on every rank while it is laid anew."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ class AdafactorConfig(OptimizerSettings):
     name: str = "adafactor"
     component: ClassVar[str] = "rlhf_plugin_optimizers.optimizers:adafactor"
     cuts: ClassVar[Cuts] = "none"
+    moments: ClassVar[float] = 0.0
     eps: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Least root mean square that a weight counts with."""
     beta2_decay: float = Field(default=-0.8, le=0)
@@ -50,6 +51,7 @@ class MuonConfig(OptimizerSettings):
     name: str = "muon"
     component: ClassVar[str] = "rlhf_plugin_optimizers.optimizers:MuonAndAdamW"
     cuts: ClassVar[Cuts] = "none"
+    moments: ClassVar[float] = 1.0
     momentum: float = Field(default=0.95, ge=0, lt=1)
     nesterov: bool = True
     ns_steps: int = Field(default=5, ge=1)
@@ -103,6 +105,7 @@ class AdamW8bitConfig(OptimizerSettings):
     name: str = "adamw_8bit"
     component: ClassVar[str] = "rlhf_plugin_optimizers.optimizers:adamw_8bit"
     cuts: ClassVar[Cuts] = "none"
+    moments: ClassVar[float] = 0.5
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a missing package."""
@@ -110,7 +113,7 @@ class AdamW8bitConfig(OptimizerSettings):
 
 
 class PagedAdamWConfig(OptimizerSettings):
-    """AdamW whose moments a GPU moves to the host's memory when its own is full (Dettmers et al. 2023); bitsandbytes'."""
+    """AdamW whose moments a full GPU moves to the host's memory (Dettmers et al. 2023); bitsandbytes'."""
 
     name: str = "paged_adamw"
     component: ClassVar[str] = "rlhf_plugin_optimizers.optimizers:paged_adamw"

@@ -76,14 +76,14 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
 
 
 def check_settings(ctx: BuildContext) -> None:
-    check_model(ctx.config.model)
+    check_adapters(ctx.config.model)
     for name in ("sampling", "eval_sampling"):
         settings = getattr(ctx.config.trainer, name, None)
         if settings is not None:
             check_sampling(settings.params(), f"trainer.{name}")
 
 
-def check_model(model: ModelConfig) -> None:
+def check_adapters(model: ModelConfig) -> None:
     """Adapters that vLLM does not compute, and weights that it does not hold."""
     lora, unsupported = model.lora, {}
     if lora is not None:
