@@ -11,6 +11,9 @@ from rlhf_core.types.errors import ModelError
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
 
+BLOCK = 64
+"""Weights that share a scale."""
+
 
 def quantization(config: ModelConfig) -> dict[str, Any]:
     """Arguments of ``from_pretrained`` beside others.
@@ -30,10 +33,20 @@ def quantization(config: ModelConfig) -> dict[str, Any]:
 
 
 def settle(model: Any) -> None:
-    """Let a model compute alike with and without a gradient, and be saved like any other."""
-    for module in model.modules():
+    """Let a model compute alike with and without a gradient, and be saved like any other.
+
+    Raises:
+        ModelError: it is on a CPU, where bitsandbytes unpacks rows wrongly that are not whole blocks.
+    """
+    for name, module in model.named_modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False  # bitsandbytes would compute in bfloat16 where none is needed
+            if module.in_features % BLOCK and module.weight.device.type == "cpu":
+                raise ModelError(
+                    f"model.quantize cannot be used with this model on a CPU: '{name}' is {module.in_features} wide",
+                    why=f"bitsandbytes unpacks rows there rightly only if their length is a multiple of {BLOCK}",
+                    fix="take another model, or leave model.quantize out",
+                )
     if getattr(model, "hf_quantizer", None) is not None:
         del model.hf_quantizer, model.config.quantization_config
 
