@@ -28,7 +28,7 @@ def quantization(config: ModelConfig) -> dict[str, Any]:
         raise ModelError(what, fix="pip install 'rlhf-core[qlora]', or leave it out")
     from transformers import BitsAndBytesConfig
 
-    computed = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": config.dtype}
+    computed: dict[str, Any] = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": config.dtype}
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **computed)}
 
 

@@ -149,14 +149,15 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
 
 def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
     """A peft model's weights by their original names, ``W + scale B A``, computed when they are looked up."""
-    layers, paths = adapted_modules(model), {id(m): n for n, m in model.named_modules()}
+    layers: Mapping[str, Any] = adapted_modules(model)
+    paths = {id(m): n for n, m in model.named_modules()}
 
     def merged(name: str, stored: str) -> Any:
         weight, module = weights[stored], layers.get(name)
         for adapter in () if module is None else module.active_adapters:
             weight = weight + _delta(module, paths[id(module)], adapter, weights).to(weight)
             if (length := weights.get(f"{paths[id(module)]}.lora_magnitude_vector.{adapter}.weight")) is not None:
-                dim = 0 if module.fan_in_fan_out else 1
+                dim = 0 if getattr(module, "fan_in_fan_out", False) else 1
                 weight = weight * (length.to(weight) / torch.linalg.norm(weight, dim=dim)).unsqueeze(dim)
         return weight
 

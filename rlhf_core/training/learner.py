@@ -326,4 +326,5 @@ def _fall(settings: OptimizerSettings, warmup: int, total: int) -> Callable[[int
     more = {"num_decay_steps": max(1, round(settings.decay_ratio * total))} if stable else None
     unused = torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1.0)
     name = settings.schedule if stable else "cosine"
-    return get_scheduler(name, unused, warmup, total, scheduler_specific_kwargs=more).lr_lambdas[0]
+    schedule: Any = get_scheduler(name, unused, warmup, total, scheduler_specific_kwargs=more)
+    return schedule.lr_lambdas[0]

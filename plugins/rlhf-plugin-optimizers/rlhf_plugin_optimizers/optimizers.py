@@ -26,7 +26,7 @@ def adafactor(settings: AdafactorConfig, groups: Groups) -> torch.optim.Optimize
 
 def hidden_matrices(module: torch.nn.Module) -> set[str]:
     """Names of the weights of linear layers, without output heads and what else is tied to an embedding."""
-    named = dict(module.named_modules())
+    named: dict[str, Any] = dict(module.named_modules())
     heads = [m.get_output_embeddings() for m in named.values() if hasattr(m, "get_output_embeddings")]
     embeddings = [m for m in named.values() if isinstance(m, torch.nn.Embedding)]
     left_out = {id(m.weight) for m in (*heads, *embeddings) if m is not None}
@@ -44,7 +44,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         others = [group for group in self.param_groups if group["part"] != "hidden"]
         if hidden:
             momentum, nesterov, count = settings.momentum, settings.nesterov, settings.ns_steps
-            like_adamw = {"adjust_lr_fn": "match_rms_adamw", "ns_steps": count}
+            like_adamw: dict[str, Any] = {"adjust_lr_fn": "match_rms_adamw", "ns_steps": count}
             self._steps.append(torch.optim.Muon(hidden, momentum=momentum, nesterov=nesterov, **like_adamw))
         if others:
             self._steps.append(torch.optim.AdamW(others, betas=settings.betas, eps=settings.eps))
@@ -74,12 +74,12 @@ def schedule_free(settings: ScheduleFreeConfig, groups: Groups) -> torch.optim.O
 
 
 def adamw_8bit(settings: AdamW8bitConfig, groups: Groups) -> torch.optim.Optimizer:
-    from bitsandbytes.optim import AdamW8bit
+    from bitsandbytes.optim.adamw import AdamW8bit
 
     return AdamW8bit(groups, betas=settings.betas, eps=settings.eps)
 
 
 def paged_adamw(settings: PagedAdamWConfig, groups: Groups) -> torch.optim.Optimizer:
-    from bitsandbytes.optim import PagedAdamW
+    from bitsandbytes.optim.adamw import PagedAdamW
 
     return PagedAdamW(groups, betas=settings.betas, eps=settings.eps)
