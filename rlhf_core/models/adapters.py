@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -96,7 +97,8 @@ def trained_parts(model: Any) -> dict[str, int]:
 
 def describe_trained(model: Any) -> str:
     """How much of a model is trained. Example: ``trained: 1,536 of 99,000 parameters (1.6 %): q_proj, v_proj``"""
-    parts, total = trained_parts(model), sum(p.numel() for p in model.parameters())
+    parts = trained_parts(model)
+    total = sum(math.prod(getattr(p, "quant_state", p).shape) for p in model.parameters())  # of 4 bits two in a byte
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     text = f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
     if not hasattr(model, "peft_config"):

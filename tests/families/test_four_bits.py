@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlhf_core.config.load import validate
+from rlhf_core.models.adapters import describe_trained
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.four_bits import numbers
 from rlhf_core.models.load import load_policy
@@ -42,7 +43,10 @@ def test_passes_with_and_without_gradient_are_alike_and_the_final_model_is_the_p
     policy = load_policy(quantized(folder))
     model, whole = policy.model, load_policy(ModelConfig(path=str(folder))).model
     assert torch.equal(model(input_ids=IDS, use_cache=False).logits, logits(model))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     packed = {n: numbers(p) for n, p in model.named_parameters() if hasattr(p, "quant_state")}
+    share = f"of {sum(p.numel() for p in whole.parameters()) + trained:,} parameters"
+    assert share in describe_trained(model), "two weights lie in a byte"
     assert len(packed) == 7 * whole.config.num_hidden_layers, "linear layers but the head"
     stored = whole.state_dict()
     for name, unpacked in packed.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,23 @@ def test_a_name_keeps_what_the_algorithm_says_of_the_rate() -> None:
     dumped = config.model_dump(mode="json")["trainer"]["optimizer"]
     assert dumped["ns_steps"] == 5, "a plan has its own settings"
     assert validate(Registry(disabled=()), config.model_dump(mode="json")).trainer.optimizer == config.trainer.optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("adamw", 1.99, 2.01), ("adafactor", 0.001, 0.05), ("muon", 1.0, 1.2), ("adamw_8bit", 0.5, 0.53)],
+)
+def test_the_memory_plan_counts_its_state(
+    name: str, least: float, most: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlhf_core.cli.main import main
+
+    settings_of(name)
+    lengths = ["--prompt-tokens", "16", "--reply-tokens", "16"]
+    with pytest.raises(SystemExit):
+        main(["memory", "plan", "--algo", "sft", "--set", f"trainer.optimizer={name}", *lengths, "--json"])
+    parts = json.loads(capsys.readouterr().out)["phases"]["update"]["parts"]
+    assert least < parts["optimizer"] / parts["weights"] < most
 
 
 @pytest.mark.slow

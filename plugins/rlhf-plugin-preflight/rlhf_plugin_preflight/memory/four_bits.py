@@ -47,6 +47,13 @@ class FourBitLinear(torch.nn.Linear):
         return result if self.bias is None else result + self.bias
 
 
+def whole_bytes(layer: Any) -> int:
+    """Bytes of a layer's weight as the final model has it: one of 4 bits becomes float32."""
+    if isinstance(layer, FourBitLinear):
+        return 4 * layer.in_features * layer.out_features
+    return layer.weight.numel() * layer.weight.element_size()
+
+
 def in_four_bits(model: Any) -> None:
     """Replace linear layers but the head, as transformers does for bitsandbytes."""
     head = model.get_output_embeddings()
