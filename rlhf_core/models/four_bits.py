@@ -63,5 +63,7 @@ def numbers(weight: Any) -> Any:
 def whole(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
     """Weights by name, those of 4 bits as the numbers that they stand for."""
     packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
+    if not packed:
+        return weights  # of which each look-up may gather one
     kept = {n: w for n, w in weights.items() if f"{n.partition('.weight.')[0]}.weight" not in packed}
-    return kept | {n: numbers(p) for n, p in packed.items()} if packed else weights
+    return kept | {n: numbers(p) for n, p in packed.items()}

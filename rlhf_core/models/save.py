@@ -156,7 +156,8 @@ def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
         weight, module = weights[stored], layers.get(name)
         for adapter in () if module is None else module.active_adapters:
             weight = weight + _delta(module, paths[id(module)], adapter, weights).to(weight)
-            if (length := weights.get(f"{paths[id(module)]}.lora_magnitude_vector.{adapter}.weight")) is not None:
+            if adapter in getattr(module, "lora_magnitude_vector", ()):
+                length = weights[f"{paths[id(module)]}.lora_magnitude_vector.{adapter}.weight"]
                 dim = 0 if getattr(module, "fan_in_fan_out", False) else 1
                 weight = weight * (length.to(weight) / torch.linalg.norm(weight, dim=dim)).unsqueeze(dim)
         return weight
