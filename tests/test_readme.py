@@ -11,16 +11,16 @@ from rlhf_core.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-LOSS = (ROOT / "docs" / "loss.md").read_text()
 
 
-def test_the_page_of_the_first_loss_shows_what_its_command_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["loss", "optimizer"])
+def test_the_page_of_a_first_component_shows_what_its_command_writes(kind: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["plugins", "new", "my-loss", "--kind", "loss", "--dir", str(tmp_path)])
+        main(["plugins", "new", f"my-{kind}", "--kind", kind, "--dir", str(tmp_path)])
     assert ended.value.code == 0
     written = {file.name: file.read_text() for file in tmp_path.rglob("*.py")}
-    blocks = re.findall(r"```python\n# (\w+\.py): .*?\n(.*?)```", LOSS, re.DOTALL)
-    assert [name for name, _ in blocks] == ["config.py", "loss.py"]
+    blocks = re.findall(r"```python\n# (\w+\.py): .*?\n(.*?)```", (ROOT / "docs" / f"{kind}.md").read_text(), re.DOTALL)
+    assert [name for name, _ in blocks] == ["config.py", f"{kind}.py"]
     for name, shown in blocks:
         assert shown.split() == written[name].partition('"""\n')[2].split()
 

@@ -54,7 +54,7 @@ def resolve_labelled(
         user = merge_settings(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
     settings = [re.sub(r"\Amodel=(?=[^\s{])", "model.path=", item) for item in settings]
     user = merge_settings(user, label(_spelled_out(parse_settings(settings)), "--set"))
-    check_micro_batches(plain(user))
+    check_exclusive(plain(user))
     if base is not None and "name" not in (as_mapping("trainer", user.get("trainer")) or {}):
         section = as_mapping("dataset", user.get("dataset"))
         own_sources = isinstance(section, dict) and bool({"name", "sources"} & set(section))
@@ -123,19 +123,30 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
         raise explain_invalid(error, RunConfig, hints=hints) from error
 
 
-def check_micro_batches(user: Mapping[str, Any]) -> None:
-    """Refuse two settings of which each says how updates are cut; a recipe's own gives way instead."""
+EXCLUSIVE = (
+    (
+        "gradient_accumulation_steps",
+        ("micro_batch_size", "micro_batch_tokens"),
+        "each says how an update is cut into micro-batches",
+    ),
+    ("optimizer.warmup_ratio", ("optimizer.warmup_steps",), "each says how long the learning rate rises"),
+)
+"""A setting of the trainer, others that cannot be beside it, and why."""
+
+
+def check_exclusive(user: Mapping[str, Any]) -> None:
+    """Refuse settings of which each says the same; a recipe's own gives way instead."""
     trainer = user.get("trainer")
-    if not isinstance(trainer, dict) or trainer.get("gradient_accumulation_steps") is None:
+    if not isinstance(trainer, dict):
         return
-    ways = [way for way in ("micro_batch_size", "micro_batch_tokens") if trainer.get(way) is not None]
-    if ways:
-        both = ("gradient_accumulation_steps", *ways)
-        raise ConfigError(
-            " and ".join(f"trainer.{way} {trainer[way]}" for way in both) + " are both given",
-            why="each says how an update is cut into micro-batches",
-            fix="leave one of them out",
-        )
+    optimizer = trainer.get("optimizer")
+    of_optimizer = optimizer.items() if isinstance(optimizer, dict) else ()
+    given = trainer | {f"optimizer.{key}": value for key, value in of_optimizer}
+    for one, others, why in EXCLUSIVE:
+        both = [key for key in (one, *others) if given.get(key) is not None]
+        if one in both[:-1]:
+            what = " and ".join(f"trainer.{key} {given[key]}" for key in both)
+            raise ConfigError(f"{what} are both given", why=why, fix="leave one of them out")
 
 
 class _Loader(yaml.SafeLoader):

@@ -22,14 +22,18 @@ def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
     return all(p.device.type == "cuda" for group in groups for p in group["params"])
 
 
+def adamw(settings: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """torch's AdamW."""
+    fused = True if fuses(groups) else None
+    return torch.optim.AdamW(groups, betas=settings.betas, eps=settings.eps, fused=fused)
+
+
 class TorchOptimizer:
-    """torch's AdamW over the parameters of a prepared module, clipped by the strategy."""
+    """torch's optimizer over the parameters of a prepared module, clipped by the strategy."""
 
     def __init__(self, strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan) -> None:
         self.strategy, self.module = strategy, module
-        groups = plan.torch_groups(strategy.unwrap(module))
-        fused = True if fuses(groups) else None
-        self.inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
+        self.inner = plan.optimizer(strategy.unwrap(module))
 
     def set_rates(self, factor: float, critic_factor: float) -> None:
         """Set the learning rates of the next step."""
@@ -59,8 +63,8 @@ class TorchOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; moments that all ranks wrote together are read as the parameters lie now."""
         parameters = [p for group in self.inner.param_groups for p in group["params"]]
-        fused = self.inner.defaults["fused"]  # this device's, wherever the checkpoint was written
-        groups = [{**group, "fused": fused} for group in state["param_groups"]]
+        device = {k: v for k, v in self.inner.defaults.items() if k == "fused"}  # wherever the checkpoint was written
+        groups = [{**group, **device} for group in state["param_groups"]]
         moments = read_moments({**state, "param_groups": groups}, parameters)
         self.strategy.load_optimizer_state(self.module, self.inner, moments)
 

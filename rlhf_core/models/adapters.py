@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ MERGED_ROUNDS = 10.0
 
 def plain_name(name: str) -> str:
     """A weight's name as it is without adapters."""
-    return re.sub(r"(\.base_layer)+(?=\.|$)", "", name.removeprefix("base_model.model."))
+    wrappers = r"(\.(base_layer|original_module|modules_to_save\.default))+(?=\.|$)"
+    return re.sub(wrappers, "", name.removeprefix("base_model.model."))
 
 
 def has_experts(model: Any) -> bool:
@@ -60,12 +62,21 @@ def check_tied(model: Any) -> None:
     """Refuse adapters on a matrix that the model uses twice: it has one place in the final model, for two of them."""
     pairs = _tied_names(model)
     twins = pairs | {b: a for a, b in pairs.items()}
-    for name in sorted(twins.keys() & adapted_modules(model).keys()):
+    trained = {plain_name(n) for n, p in model.named_parameters() if p.requires_grad}
+    for name in sorted(twins.keys() & (adapted_modules(model).keys() | trained)):
         raise ModelError(
-            f"model.lora.target_modules adapts '{name}', and '{twins[name]}' is the same matrix",
+            f"model.lora adapts '{name}', and '{twins[name]}' is the same matrix",
             why="an adapter changes one use of the matrix; folded into it, as in the final model, it would change both",
-            fix="leave it out of model.lora.target_modules, or leave out model.lora to train all weights",
+            fix="leave it out of model.lora.target_modules and modules_to_save, or leave out model.lora to train all",
         )
+
+
+class GradientDropout(torch.nn.Dropout):
+    """Drops in passes with gradient only, whatever the module's mode: the model stays in eval mode."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Map ``input`` to one of its shape."""
+        return torch.nn.functional.dropout(input, self.p, torch.is_grad_enabled())
 
 
 def trained_parts(model: Any) -> dict[str, int]:
@@ -78,22 +89,23 @@ def trained_parts(model: Any) -> dict[str, int]:
         counts[".".join(kind[-1 if isinstance(inner, torch.nn.Linear | torch.nn.Embedding) else -2 :])] += sum(
             p.numel() for p in rest if p.requires_grad
         )
+    for name, saved in model.named_parameters():
+        owner, found, _ = name.partition(".modules_to_save.")
+        counts.update({owner.rpartition(".")[2]: saved.numel()} if found else {})
     return dict(sorted(counts.items()))
 
 
-def note_trained(model: Any) -> None:
-    """Say what adapters train in a mixture of experts, where a setting means one thing here and another there."""
-    if not has_experts(base_model(model)):
-        return
+def describe_trained(model: Any) -> str:
+    """How much of a model is trained. Example: ``trained: 1,536 of 99,000 parameters (1.6 %): q_proj, v_proj``"""
     parts = trained_parts(model)
-    names = {"the experts": re.compile("expert"), "the router": ROUTER}
+    total = sum(math.prod(getattr(p, "quant_state", p).shape) for p in model.parameters())  # of 4 bits two in a byte
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    text = f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
+    if not hasattr(model, "peft_config"):
+        return text
+    names = {"experts": re.compile("expert"), "router": ROUTER} if has_experts(base_model(model)) else {}
     frozen = [name for name, pattern in names.items() if not any(map(pattern.search, parts))]
-    log.warning(
-        "LoRA on a mixture of experts (%s) trains %d parameters in %s; frozen: %s. model.lora.target_modules says "
-        "what is trained",
-        *(type(base_model(model)).__name__, sum(parts.values()), ", ".join(parts)),
-        " and ".join(frozen) or "nothing of them",
-    )
+    return f"{text}: {', '.join(parts)}" + (f"; frozen: {', '.join(frozen)}" if frozen else "")
 
 
 def check_merged(model: Any, merged: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.models.paths import ModelPath, planned_format
+from rlhf_core.models.paths import ModelPath
 from rlhf_core.plugins.component import Config
 from rlhf_core.types.errors import ConfigError
 
@@ -18,21 +18,18 @@ class LoraSettings(Config):
     """Rank of each adapter."""
     alpha: float = Field(default=32.0, gt=0)
     """An adapter's output is scaled by ``alpha / r``."""
+    rslora: bool = False
+    """Scale by ``alpha / sqrt(r)`` instead (Kalajdzievski 2023)."""
+    dora: bool = False
+    """Learn the length of each row of the weight beside its direction (Liu et al. 2024)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Only 0: nothing is trained with dropout, so that the same tokens have the same logprobs in every pass."""
+    """Of an adapter's input, in passes with gradient only. The drawn masks depend on how an update is cut. Not for a
+    policy that samples what it learns from, whose tokens must have the same logprobs in every pass."""
+    modules_to_save: tuple[str, ...] = ()
+    """Names of modules that are trained whole, such as ``lm_head``."""
     target_modules: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get an adapter, as peft reads them; ``all-linear``: every linear layer but the head, and
     in a mixture of experts neither the router nor experts that are one tensor."""
-
-    @model_validator(mode="after")
-    def _no_dropout(self) -> LoraSettings:
-        if self.dropout:
-            raise ConfigError(
-                f"lora.dropout {self.dropout} would have no effect",
-                why="nothing is trained with dropout, so that the same tokens have the same logprobs in every pass",
-                fix="leave it at 0; lower lora.r or trainer.epochs against overfitting",
-            )
-        return self
 
 
 class ModelConfig(Config):
@@ -46,6 +43,9 @@ class ModelConfig(Config):
     """What the weights are kept and trained in. ``trainer.precision=bf16`` computes in bfloat16 on float32 weights."""
     lora: LoraSettings | None = None
     """Train adapters instead of all weights."""
+    quantize: Literal["nf4"] | None = None
+    """Keep the weights of linear layers in 4 bits (QLoRA, Dettmers et al. 2023), through bitsandbytes, under adapters.
+    The extra ``qlora`` installs it."""
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
     chat_template: str | None = None
@@ -69,26 +69,6 @@ class ModelConfig(Config):
         """As transformers takes it: None is fused attention for those models that have it."""
         return None if self.attention == "sdpa" else self.attention
 
-    @classmethod
-    def as_trained(
-        cls,
-        path: str,
-        where: str,
-        *,
-        chat_template: str | None = None,
-        prompt_format: str | None = None,
-        tool_format: str | None = None,
-    ) -> ModelConfig:
-        """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise.
-
-        Raises:
-            ConfigError: no such template or format; it names ``where``.
-        """
-        written = prompt_format or ("auto" if chat_template else planned_format(path))
-        calls = tool_format or planned_format(path, "tool_format")
-        settings = {"path": path, "chat_template": chat_template, "prompt_format": written, "tool_format": calls}
-        return cls.from_settings(settings, where)
-
     @field_validator("chat_template")
     @classmethod
     def _template(cls, value: str | None) -> str | None:
@@ -104,7 +84,13 @@ class ModelConfig(Config):
         return check_format(value)
 
     @model_validator(mode="after")
-    def _one_format(self) -> ModelConfig:
+    def _combined(self) -> ModelConfig:
+        if self.quantize is not None and self.lora is None:
+            raise ConfigError(
+                f"model.quantize {self.quantize} without model.lora",
+                why="weights of 4 bits cannot be trained, only adapters on them",
+                fix="--set model.lora.r=16, or leave model.quantize out",
+            )
         if self.chat_template is not None and self.prompt_format == "raw":
             raise ConfigError(
                 "model.chat_template is given, but model.prompt_format is raw",

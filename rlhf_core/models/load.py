@@ -157,8 +157,10 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlhf_core.models.four_bits import quantization, settle
     from rlhf_core.models.tensor_files import check_finite
 
+    quantized = quantization(config)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -167,10 +169,12 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             use_safetensors=True,
             output_loading_info=True,
             **load_options(config, source),
+            **quantized,
         )
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     model, info = loaded
+    settle(model)
     check_finite(model.state_dict(), config.path)
     check_generates(model, config.path)
     check_causal(model, config.path)
@@ -189,7 +193,7 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
     from rlhf_core.models.slices import build_without_weights
 
-    if source.adapter is not None:
+    if source.adapter is not None or config.quantize is not None:
         return None
     options = load_options(config, source)
     try:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import Parameter
 
-from rlhf_core.models.adapters import adapted_modules, check_merged, check_tied, linear_layers, note_trained, plain_name
+from rlhf_core.models.adapters import (
+    GradientDropout,
+    adapted_modules,
+    check_merged,
+    check_tied,
+    linear_layers,
+    plain_name,
+)
+from rlhf_core.models.four_bits import whole
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import (
@@ -49,7 +57,6 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
             fix=f"use all-linear, or some of {', '.join(sorted({name.rpartition('.')[2] for name in layers}))}",
         ) from error
     check_tied(adapted)
-    note_trained(adapted)
     if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
         adapted.enable_input_require_grads()
     return adapted
@@ -63,10 +70,16 @@ def _with_adapters(model: Any, settings: LoraSettings, linear: set[str] | None) 
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=settings.dropout,
+        use_rslora=settings.rslora,
+        use_dora=settings.dora,
+        modules_to_save=list(settings.modules_to_save) or None,
         target_modules=given if isinstance(given, str) else list(given),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    for layer in adapted_modules(adapted).values() if settings.dropout else ():
+        layer.lora_dropout["default"] = GradientDropout(settings.dropout)
+    return adapted
 
 
 def merge_adapter(model: Any, folder: str) -> Any:
@@ -107,7 +120,7 @@ def save_model(
     state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
         save_adapter(model, folder / ADAPTER, state)
-        merged = merged_weights(model, state)
+        merged = merged_weights(model, whole(model, state))
         if not is_lazy(merged) and all(type(p) is Parameter for p in model.parameters()):
             check_merged(model, merged)
         model, state = model.get_base_model(), merged
@@ -135,22 +148,28 @@ def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
 
 
 def merged_weights(model: Any, weights: Mapping[str, Any]) -> ComputedWeights:
-    """A peft model's weights by their original names, ``W + (alpha / r) B A``, computed when they are looked up."""
-    layers, paths = adapted_modules(model), {id(m): n for n, m in model.named_modules()}
+    """A peft model's weights by their original names, ``W + scale B A``, computed when they are looked up."""
+    layers: Mapping[str, Any] = adapted_modules(model)
+    paths = {id(m): n for n, m in model.named_modules()}
 
     def merged(name: str, stored: str) -> Any:
         weight, module = weights[stored], layers.get(name)
         for adapter in () if module is None else module.active_adapters:
             weight = weight + _delta(module, paths[id(module)], adapter, weights).to(weight)
+            if adapter in getattr(module, "lora_magnitude_vector", ()):
+                length = weights[f"{paths[id(module)]}.lora_magnitude_vector.{adapter}.weight"]
+                dim = 0 if getattr(module, "fan_in_fan_out", False) else 1
+                weight = weight * (length.to(weight) / torch.linalg.norm(weight, dim=dim)).unsqueeze(dim)
         return weight
 
-    stored = {plain_name(k): k for k in weights if ".lora_" not in k}
+    stored = {plain_name(k): k for k in weights if ".lora_" not in k and ".original_module." not in k}
     return ComputedWeights.of(weights, stored, merged)
 
 
 def adapter_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A peft model's weights, of which peft writes its adapters'; where a look-up gathers, those alone."""
-    return {name: finite(name, weights[name]) for name in weights if "lora_" in name or not is_lazy(weights)}
+    kept = [n for n in weights if "lora_" in n or ".modules_to_save." in n or not is_lazy(weights)]
+    return {name: finite(name, weights[name]) for name in kept}
 
 
 def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> None:
@@ -175,7 +194,7 @@ def write_transformer(model: Any, weights: Mapping[str, Any], folder: Path) -> N
 def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any:
     """What an adapter adds, ``(alpha / r) B A``, from the whole weights: the module's own may be a shard."""
     down, up = (full.get(f"{name}.lora_{part}.{adapter}.weight") for part in "AB")
-    if down is None or up is None or getattr(module, "use_dora", {}).get(adapter):
+    if down is None or up is None:
         return module.get_delta_weight(adapter)  # an embedding, or more than a product
     if (experts := getattr(module, "num_experts", 1)) > 1:  # one product for each, as peft lays them out
         down, up = down.reshape(experts, -1, down.shape[-1]), up.reshape(up.shape[0], -1, experts)

@@ -180,7 +180,7 @@ def brought_by(kind: str, name: str) -> str:
 
 
 def scheduler(name: str, setting: str) -> Callable[[], Any]:
-    """What imports the part of a plugin that schedules rollouts (entry-point group ``rlhf.schedule``) by a setting.
+    """What imports the part of a plugin that a setting needs (entry-point group ``rlhf.schedule``).
 
     Raises:
         PluginError: no installed plugin has it, or several have.

@@ -41,6 +41,7 @@ class Kind(NamedTuple):
 TABLE: tuple[Kind, ...] = (
     Kind("trainer", ("run",), "Trainer", "trainer"),
     Kind("loss", ("__call__",), "Loss", "loss"),
+    Kind("optimizer", ("step",), "", "optimizer"),
     Kind("advantage", ("estimate",), "Advantage", "advantage"),
     Kind("reward", ("score",), "RewardModel", "reward", "rewards"),
     Kind("verifier", ("verify",), "Verifier", "verifier"),

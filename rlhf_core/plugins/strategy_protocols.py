@@ -4,7 +4,7 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -255,19 +255,19 @@ class OptimizerGroup:
     weight_decay: float
     apart: bool
     """Of the critic, whose schedule is its own."""
+    part: str = ""
+    """What its parameters are to the optimizer, such as ``matrix``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerPlan:
-    """AdamW over groups of named parameters (Loshchilov and Hutter 2019)."""
+    """Groups of named parameters, and what makes torch's optimizer of them."""
 
     groups: tuple[OptimizerGroup, ...]
-    learning_rate: float
-    betas: tuple[float, float]
-    eps: float
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
-    def torch_groups(self, module: torch.nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups as ``torch.optim`` takes them, of a prepared and unwrapped module.
+    def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
+        """Torch's optimizer of a prepared and unwrapped module.
 
         Raises:
             PluginError: a parameter of the plan is no longer there.
@@ -280,15 +280,19 @@ class OptimizerPlan:
                 why="the strategy renamed or replaced them",
                 fix="let unwrap() return a module with the names it had, or implement prepare_training()",
             )
-        return [
-            {
-                "params": [parameters[name] for name in group.names],
-                "weight_decay": group.weight_decay,
-                "base_lr": group.learning_rate,  # both saved with the optimizer's state
-                "apart": group.apart,
-            }
-            for group in self.groups
-        ]
+        return self.make(
+            [
+                {
+                    "params": [parameters[name] for name in group.names],
+                    "weight_decay": group.weight_decay,
+                    "lr": group.learning_rate,
+                    "base_lr": group.learning_rate,  # saved with the optimizer's state, as are the next two
+                    "apart": group.apart,
+                    "part": group.part,
+                }
+                for group in self.groups
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)

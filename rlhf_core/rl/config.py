@@ -113,6 +113,12 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 "trainer.kl.sync_every has no effect: nothing uses the reference policy",
                 fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
             )
+        if ctx.config.model.lora is not None and ctx.config.model.lora.dropout:
+            raise ConfigError(
+                f"model.lora.dropout {ctx.config.model.lora.dropout} cannot be used with algorithm '{self.name}'",
+                why="the same tokens must have the same logprobs when they are sampled and in every pass after",
+                fix="leave it out; lower model.lora.r or trainer.steps against overfitting",
+            )
         if self.prompts_per_step % ctx.world_size:
             raise ConfigError(
                 f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationInfo, model_validator
 
-from rlhf_core.plugins.component import ComponentConfig, Config, DeadlineSettings
+from rlhf_core.plugins.component import ComponentConfig, Config, DeadlineSettings, import_component
+from rlhf_core.plugins.slots import resolve
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.types.rollouts import SamplingParams
 
@@ -18,18 +22,72 @@ Reduction = Literal["token_mean", "sequence_mean", "constant"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimizerSettings(Config):
-    """AdamW with warm-up (Loshchilov and Hutter 2019)."""
+class OptimizerSettings(ComponentConfig):
+    """AdamW (Loshchilov and Hutter 2019), and the learning rate's schedule, which every optimizer has.
 
+    Another optimizer is a subclass. Its ``component`` is called with the settings and with parameter groups as
+    ``torch.optim`` takes them, and returns a ``torch.optim.Optimizer``.
+    """
+
+    model_config = ConfigDict(polymorphic_serialization=True)
+    component: ClassVar[str] = "rlhf_core.distributed.optimizer:adamw"
+    cuts: ClassVar[Literal["none", "tensors", "elements"]] = "elements"
+    """How a strategy may divide parameters among ranks: at any element (each one's update depends on no other), as
+    torch's ``DTensor``, or not at all."""
+    moments: ClassVar[float] = 2.0
+    """Numbers kept for each trained one, of its type; about."""
+
+    name: str = "adamw"
     learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of matrices."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer updates over which the learning rate rises: the n-th of N has n/N of it, where transformers (TRL, verl)
     gives it (n - 1)/N, and the first update changes nothing."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Instead of ``warmup_steps``: their share of all updates."""
+    schedule: Literal[
+        "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay"
+    ] = "constant"
+    """After the warm-up, as transformers' ``get_scheduler`` has it; ``constant`` may have a warm-up, too."""
+    min_lr: float = Field(default=0.0, ge=0)
+    """Learning rate at the end of the schedule."""
+    decay_ratio: float = Field(default=0.1, gt=0, le=1)
+    """Share of all updates at the end over which ``warmup_stable_decay`` falls."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _named(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Settings with the name of another optimizer are its own."""
+        if cls is OptimizerSettings and isinstance(value, dict) and value.get("name", "adamw") != "adamw":
+            return resolve("optimizer", value, info)
+        return handler(value)
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        if self.min_lr >= self.learning_rate or (self.min_lr and self.schedule.startswith("constant")):
+            raise ConfigError(
+                f"min_lr {self.min_lr} cannot be reached from {self.learning_rate} by schedule {self.schedule}",
+                fix="lower min_lr, or choose a schedule that falls, such as cosine",
+            )
+        return self
+
+    def warmup(self, total: int) -> int:
+        """Updates of the warm-up among ``total``."""
+        return self.warmup_steps if self.warmup_ratio is None else math.ceil(self.warmup_ratio * total)
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The optimizer of parameter groups as ``torch.optim`` takes them; each has its ``weight_decay``."""
+        return import_component(type(self))(self, groups)
+
+    def parts(self, module: torch.nn.Module) -> Mapping[str, str]:
+        """Parameter name -> what it is to the optimizer. Each part is a group, whose ``part`` it is; one called
+        ``vector`` does not decay.
+        """
+        return {n: "matrix" if p.ndim >= 2 else "vector" for n, p in module.named_parameters()}
 
 
 class SamplingSettings(Config):

@@ -188,10 +188,11 @@ class _StepsOfCaller:
 
 
 def record_trained(ctx: BuildContext, policy: LoadedModel) -> None:
-    """Keep in the summary how many parameters LoRA trains in each kind of layer."""
-    if ctx.config.model.lora is not None:
-        from rlhf_core.models.adapters import trained_parts
+    """Say how much of the model is trained; of adapters the summary has the parameters in each kind of layer."""
+    from rlhf_core.models.adapters import describe_trained, trained_parts
 
+    ctx.session.say(describe_trained(policy.model))
+    if ctx.config.model.lora is not None:
         ctx.report["lora"] = trained_parts(policy.model)
 
 

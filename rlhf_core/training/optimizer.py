@@ -17,19 +17,17 @@ def plan_optimizer(
     critic: torch.nn.Module | None = None,
     critic_rate: float | None = None,
 ) -> OptimizerPlan:
-    """AdamW over the trainable parameters, weight decay on matrices only; a critic has its own rate and schedule."""
+    """Groups of the trainable parameters, as the optimizer wants them; a critic has its own rate and schedule."""
     of_critic = set() if critic is None else set(critic.parameters())
+    parts = settings.parts(module)
     groups: list[OptimizerGroup] = []
     for rate, is_critic in ((settings.learning_rate, False), (critic_rate or settings.learning_rate, True)):
-        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad and (p in of_critic) is is_critic]
-        matrices = tuple(n for n, p in trained if p.ndim >= 2)
-        others = tuple(n for n, p in trained if p.ndim < 2)
-        groups += [
-            OptimizerGroup(names, rate, decay, is_critic)
-            for names, decay in ((matrices, settings.weight_decay), (others, 0.0))
-            if names
-        ]
-    return OptimizerPlan(tuple(groups), settings.learning_rate, settings.betas, settings.eps)
+        trained = [n for n, p in module.named_parameters() if p.requires_grad and (p in of_critic) is is_critic]
+        for part in sorted({parts[name] for name in trained}):
+            names = tuple(name for name in trained if parts[name] == part)
+            decay = 0.0 if part == "vector" else settings.weight_decay
+            groups.append(OptimizerGroup(names, rate, decay, is_critic, part))
+    return OptimizerPlan(tuple(groups), settings.make)
 
 
 def prepare_to_learn(

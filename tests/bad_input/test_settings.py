@@ -62,8 +62,8 @@ def test_unknown_name(refused: Refused, options: tuple[str, ...], says: tuple[st
         ("trainer.optimizer.betas=[0.9, 1.0]", ("optimizer.betas.1", "less than 1")),
         ("trainer.optimizer.eps=0", ("optimizer.eps", "greater than 0")),
         ("trainer.sampling.min_tokens=99", ("min_tokens 99 is more than max_tokens",)),
-        ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "nothing is trained with dropout")),
-        ("trainer.optimizer=fast", ("'trainer.optimizer'", "'fast'")),
+        ("model.lora.dropout=0.1", ("lora.dropout 0.1 cannot be used with algorithm 'grpo'", "the same tokens")),
+        ("trainer.optimizer=fast", ("unknown optimizer 'fast'", "adafactor, adamw")),
         ("trainer.reduction=median", ("'trainer.reduction'", "token_mean", "median")),
         ("model.lora=16", ("'model.lora'", "16")),
         ("seed=-1", ("'seed'", "-1")),
@@ -106,6 +106,11 @@ def test_a_key_that_stands_twice_in_a_file(refused: Refused, tmp_path: Path) -> 
             ("gradient_accumulation_steps=4", "micro_batch_tokens=400"),
             ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_tokens 400 are both given",),
         ),
+        (
+            ("optimizer.warmup_ratio=0.1", "optimizer.warmup_steps=4"),
+            ("trainer.optimizer.warmup_ratio 0.1 and trainer.optimizer.warmup_steps 4 are both given",),
+        ),
+        (("optimizer.warmup_ratio=0.1",), ()),
         (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
         (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
         (

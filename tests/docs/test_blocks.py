@@ -22,7 +22,11 @@ from tests.docs.place import reward_models, write_inputs
 from tests.docs.rules import KEYS, NOT_RUN, TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
-PYTHON = [block for block in ALL if block.language == "python" and block.page not in ("docs/loss.md", TUTORIAL)]
+PYTHON = [
+    block
+    for block in ALL
+    if block.language == "python" and block.page not in ("docs/loss.md", "docs/optimizer.md", TUTORIAL)
+]
 """Those of the first loss are in tests/test_readme.py, those of the tutorial in test_tutorial.py."""
 ELSEWHERE = [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind not in ("run", "tutorial")]
 FRAGMENTS = {

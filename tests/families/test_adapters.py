@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlhf_core.models.adapters import check_merged, trained_parts
+from rlhf_core.models.adapters import check_merged, describe_trained, trained_parts
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import add_lora, merged_weights
@@ -60,17 +60,15 @@ def test_the_final_model_is_the_policy(family: str, saved: Callable[..., Path], 
 
 
 @pytest.mark.parametrize("family", MIXTURES)
-def test_a_mixture_says_what_is_trained_and_leaves_the_router(
-    family: str, saved: Callable[..., Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mixture_says_what_is_trained_and_leaves_the_router(family: str, saved: Callable[..., Path]) -> None:
     model = load_policy(ModelConfig(path=str(saved(family)), lora=LoraSettings(r=4))).model
     parts = trained_parts(model)
     assert sorted(parts) == sorted(TRAINED.get(family, ATTENTION))
     assert sum(parts.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    told = next(r.getMessage() for r in caplog.records if "mixture of experts" in r.getMessage())
+    told = describe_trained(model)
     assert all(part in told for part in parts)
-    assert f"trains {sum(parts.values())} parameters" in told
-    assert "frozen: the experts and the router" in told
+    assert told.startswith(f"trained: {sum(parts.values()):,} of ")
+    assert told.endswith("frozen: experts, router")
 
 
 @pytest.mark.parametrize(
@@ -82,13 +80,13 @@ def test_a_mixture_says_what_is_trained_and_leaves_the_router(
     ],
 )
 def test_experts_and_router_are_trained_where_they_are_named(
-    family: str, names: tuple[str, ...], saved: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    family: str, names: tuple[str, ...], saved: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = final_equals_policy(saved(family), tmp_path / "final", target_modules=names)
     parts = trained_parts(model)
     assert any("expert" in p or "gate" in p for p in parts), parts
     assert sum(parts.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert "mixture of experts" in caplog.text
+    assert not describe_trained(model).endswith("frozen: experts, router")
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "bloom", "opt"])
@@ -106,6 +104,36 @@ def test_adapters_on_a_matrix_that_is_used_twice_are_refused(family: str, which:
 def test_adapters_on_untied_ends_are_merged(saved: Callable[..., Path], tmp_path: Path) -> None:
     folder = saved("llama", tie_word_embeddings=False)
     final_equals_policy(folder, tmp_path / "final", target_modules=("embed_tokens", "lm_head", "q_proj"))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "lora",
+    [{"rslora": True}, {"dora": True}, {"dropout": 0.5}, {"modules_to_save": ("lm_head",)}],
+    ids=["rslora", "dora", "dropout", "modules_to_save"],
+)
+def test_every_kind_of_adapter_is_folded_in(
+    family: str, lora: dict[str, Any], saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = final_equals_policy(saved(family, tie_word_embeddings=False), tmp_path / "final", **lora)
+    assert "lm_head" in trained_parts(model) or "modules_to_save" not in lora
+    scale = next(m.scaling["default"] for m in model.modules() if hasattr(m, "lora_A"))
+    assert scale == (4.0 if "rslora" in lora else 2.0)
+
+
+def test_adapters_drop_their_input_only_where_there_is_a_gradient() -> None:
+    model = add_lora(build("llama"), LoraSettings(r=4, dropout=0.5)).eval()
+    shaken(model)
+    assert torch.equal(logits(model), logits(model))
+    one, other = (model(input_ids=IDS, use_cache=False).logits for _ in range(2))
+    assert not torch.equal(one, other)
+    with model.disable_adapter():
+        assert torch.equal(model(input_ids=IDS, use_cache=False).logits, logits(model))
+
+
+def test_a_module_to_save_that_is_tied_is_refused() -> None:
+    with pytest.raises(ModelError, match="is the same matrix"):
+        add_lora(build("llama", tie_word_embeddings=True), LoraSettings(r=4, modules_to_save=("lm_head",)))
 
 
 def test_a_final_model_that_is_not_the_policy_is_not_written(tmp_path: Path) -> None:

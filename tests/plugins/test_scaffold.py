@@ -30,6 +30,7 @@ KINDS = (
     "loop",
     "loss",
     "monitor",
+    "optimizer",
     "reward",
     "reward-model",
     "rollout",

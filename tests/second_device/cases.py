@@ -24,6 +24,7 @@ from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.strategy_protocols import NormPart, OptimizerGroup, OptimizerPlan
+from rlhf_core.training.config import OptimizerSettings
 from rlhf_core.training.forward import PLAIN, ForwardOptions, completion_logprobs, structure
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import micro_batches_of_size
@@ -166,7 +167,8 @@ def test_on_cuda_alone_one_kernel_makes_the_step(monkeypatch: pytest.MonkeyPatch
         optimizer = torch.optim.AdamW([there], fused=True)
         assert optimizer.defaults["fused"]
     assert not fuses([{"params": [there]}, {"params": [here]}])
-    plan = OptimizerPlan((OptimizerGroup(("weight",), 0.1, 0.0, False),), 0.1, (0.9, 0.999), 1e-8)
+    adamw = OptimizerSettings(betas=(0.9, 0.999))
+    plan = OptimizerPlan((OptimizerGroup(("weight",), 0.1, 0.0, False),), adamw.make)
     module = torch.nn.Linear(2, 1, bias=False)
 
     def stepped(optimizer: TorchOptimizer) -> TorchOptimizer:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, get_scheduler
 
 from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.plugins.loss_contract import CheckedLoss
@@ -152,6 +152,32 @@ def test_the_constant_reduction_divides_by_sequences_times_the_longest_completio
 def test_the_rate_warms_up_and_falls_over_what_is_left(schedule: str, factors: list[float]) -> None:
     settings = OptimizerSettings.model_validate({"warmup_steps": 2, "schedule": schedule})
     assert [lr_factor(settings, 6)(n) for n in range(6)] == pytest.approx(factors, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "settings", "name", "more"),
+    [
+        ("linear", {}, "linear", {}),
+        ("cosine", {}, "cosine", {}),
+        ("cosine_with_min_lr", {"min_lr": 1e-6}, "cosine_with_min_lr", {"min_lr": 1e-6}),
+        ("constant_with_warmup", {}, "constant_with_warmup", {}),
+        ("warmup_stable_decay", {"decay_ratio": 0.3}, "warmup_stable_decay", {"num_decay_steps": 6}),
+        (
+            "warmup_stable_decay",
+            {"decay_ratio": 0.3, "min_lr": 1e-6},
+            "warmup_stable_decay",
+            {"num_decay_steps": 6, "min_lr_ratio": 0.1},
+        ),
+    ],
+)
+def test_after_the_warm_up_a_schedule_is_transformers(
+    schedule: str, settings: dict[str, Any], name: str, more: dict[str, Any]
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    theirs: Any = get_scheduler(name, torch.optim.SGD([weight], lr=1e-5), 4, 20, scheduler_specific_kwargs=more)
+    ours = lr_factor(OptimizerSettings.model_validate({"warmup_ratio": 0.2, "schedule": schedule, **settings}), 20)
+    assert [ours(n) for n in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [ours(n) for n in range(4, 20)] == pytest.approx([theirs.lr_lambdas[0](n) for n in range(4, 20)], abs=1e-12)
 
 
 def test_metrics_of_updates_are_weighted_means_and_counts_are_added() -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.cli import load_sampler, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Message
-from rlhf_core.models import Formatter, ModelConfig
+from rlhf_core.models import Formatter
 from rlhf_core.rollouts import RolloutRequest, SamplingParams, request_seed
 from rlhf_plugin_chat.toolbox import lines_of
+from rlhf_plugin_native.as_trained import model_as_trained
 
 if TYPE_CHECKING:
     from rlhf_core.data import Tool
@@ -84,7 +85,7 @@ class ChatModel:
         tool_format: str | None = None,
     ) -> ChatModel:
         """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said."""
-        config = ModelConfig.as_trained(
+        config = model_as_trained(
             path, "rlhf chat", chat_template=chat_template, prompt_format=prompt_format, tool_format=tool_format
         )
         sampler = load_sampler(open_registry(), config)

@@ -1,5 +1,5 @@
-"""Moments between DeepSpeed's fragments and checkpoints, which hold torch's AdamW: of every parameter moments of its
-shape, rows divided among ranks. One parameter at a time is whole on every rank while it is laid anew."""
+"""Moments between DeepSpeed's fragments and checkpoints, which hold torch's optimizer: of every parameter moments of
+its shape, rows divided among ranks. One parameter at a time is whole on every rank while it is laid anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rlhf_plugin_deepspeed.fragments import Fragment, Fragments
     from rlhf_plugin_deepspeed.strategy import Zero
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 NOT_SAVED = ("params", "idle")
 """Keys of a group."""
 OF_THIS_DEVICE = (*NOT_SAVED, "fused", "foreach", "capturable")
@@ -30,8 +29,10 @@ def moments_by_rows(inner: torch.optim.Optimizer, fragments: Fragments, strategy
     for number, fragment in enumerate(fragments.of):
         state = inner.state.get(fragments.stepped[fragment.flat])
         if state:
-            moments = {key: _by_rows(_gather_moments(state[key], fragment, strategy), mesh) for key in MOMENTS}
-            rows[number] = {"step": state["step"].detach().clone(), **moments}
+            rows[number] = {
+                key: _by_rows(_gather_moments(value, fragment, strategy), mesh) if value.ndim else value.clone()
+                for key, value in state.items()
+            }
     groups: list[dict[str, Any]] = []
     for number, group in enumerate(inner.param_groups):
         members = [n for n, fragment in enumerate(fragments.of) if fragment.group == number]
@@ -59,8 +60,8 @@ def load_moments(state: dict[str, Any], inner: torch.optim.Optimizer, fragments:
         if row is None:
             continue
         if flat not in inner.state:
-            inner.state[flat] = {"step": row["step"].clone(), **{key: torch.zeros_like(flat) for key in MOMENTS}}
-        for key in MOMENTS:
+            inner.state[flat] = {k: torch.zeros_like(flat) if v.ndim else v.clone() for k, v in row.items()}
+        for key in [k for k, v in row.items() if v.ndim]:
             full = row[key].full_tensor() if isinstance(row[key], DTensor) else row[key]
             if tuple(full.shape) != fragment.shape:
                 raise PluginError(

@@ -40,8 +40,9 @@ class Zero(DelegatingCollectives):
 
     def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, ZeroOptimizer]:
         """Divide the moments, and make the optimizer of the plan's groups."""
-        groups = plan.torch_groups(module)
-        inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps)
+        inner = plan.optimizer(module)
+        for group in inner.param_groups:
+            group["fused"] = None  # DeepSpeed may move to the host what is stepped
         engine = self._engine(module, inner)
         self._engines[id(module)] = engine
         optimizer = ZeroOptimizer(self, engine, inner, self._fragments(module, plan, engine))

@@ -65,6 +65,18 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             why=f"only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
+    if run.model.quantize is not None:
+        raise ConfigError(
+            f"strategy deepspeed cannot divide a model with model.quantize {run.model.quantize}",
+            why="weights of 4 bits are packed, with scales that belong to whole blocks",
+            fix="--set strategy=ddp, or leave model.quantize out",
+        )
+    if trainer.optimizer.cuts != "elements":
+        raise ConfigError(
+            f"strategy deepspeed cannot divide optimizer {trainer.optimizer.name}",
+            why="ZeRO lays weights end to end and cuts them anywhere; this optimizer steps weights with their shape",
+            fix="--set trainer.optimizer.name=adamw, or --set strategy=ddp",
+        )
     if run.model.dtype != "float32":
         raise ConfigError(
             f"strategy deepspeed with model.dtype={run.model.dtype}",

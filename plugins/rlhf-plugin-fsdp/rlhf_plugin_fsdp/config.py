@@ -75,6 +75,18 @@ def check_run(run: Any) -> None:
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
+    if run.model.quantize is not None:
+        raise ConfigError(
+            f"strategy fsdp cannot divide a model with model.quantize {run.model.quantize}",
+            why="weights of 4 bits are packed, with scales that belong to whole blocks",
+            fix="--set strategy=ddp, or leave model.quantize out",
+        )
+    if trainer.optimizer.cuts == "none":
+        raise ConfigError(
+            f"strategy fsdp cannot shard optimizer {trainer.optimizer.name}",
+            why="it steps whole weights",
+            fix="--set trainer.optimizer.name=adamw, or --set strategy=ddp",
+        )
     full = getattr(trainer, "train_trunk", "full") == "full" and run.model.lora is None
     if run.model.dtype != "float32" and trainer.name in NETS and full:
         raise ConfigError(

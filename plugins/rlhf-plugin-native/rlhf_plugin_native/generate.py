@@ -168,8 +168,9 @@ def generate(
 
     from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
     from rlhf_core.config import ConfigError
-    from rlhf_core.models import Formatter, ModelConfig
+    from rlhf_core.models import Formatter
     from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_native.as_trained import model_as_trained
     from rlhf_plugin_native.stage import Stage
 
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
@@ -184,7 +185,7 @@ def generate(
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
     prompts = [row.prompt for row in rows]
-    config = ModelConfig.as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
+    config = model_as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
     sampler = load_sampler(open_registry() if stage is None else stage.registry, config)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rlhf_core.models import Formatter, ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
+from rlhf_core.models.four_bits import numbers
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.save import write_transformer
 from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
@@ -87,6 +88,9 @@ def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> to
     """``W + (alpha / r) B A`` of an adapted layer, to the bit as peft computes it when it merges."""
     if leaf != "weight" and not any(getattr(layer, "lora_bias", {}).values()):
         return weights[f"{prefix}base_layer.{leaf}"]
+    unpacked = numbers(layer.get_base_layer().weight)
+    if unpacked is not None:
+        return unpacked + layer.get_delta_weight(layer.active_adapters[0])
     copied: dict[int, Any] = {}
     for name, parameter in layer.named_parameters():
         whole = weights[prefix + name].detach()

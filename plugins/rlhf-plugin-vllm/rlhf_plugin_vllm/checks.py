@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
@@ -76,10 +76,25 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
 
 
 def check_settings(ctx: BuildContext) -> None:
+    check_adapters(ctx.config.model)
     for name in ("sampling", "eval_sampling"):
         settings = getattr(ctx.config.trainer, name, None)
         if settings is not None:
             check_sampling(settings.params(), f"trainer.{name}")
+
+
+def check_adapters(model: ModelConfig) -> None:
+    """Adapters that vLLM does not compute, and weights that it does not hold."""
+    lora, unsupported = model.lora, {}
+    if lora is not None:
+        unsupported |= {"lora.dora": lora.dora, "lora.modules_to_save": lora.modules_to_save}
+    for setting, value in {**unsupported, "quantize": model.quantize}.items():
+        if value:
+            raise ConfigError(
+                f"model.{setting} {value} cannot be used with vLLM",
+                why="it holds whole weights and takes low-rank adapters alone, so it would sample from another policy",
+                fix=f"--set rollout=native, or leave model.{setting} out",
+            )
 
 
 def check_sampling(params: SamplingParams, setting: str) -> None:

@@ -21,6 +21,7 @@ from rlhf_testing.hooks import check_hooks
 from rlhf_testing.judge import check_judge
 from rlhf_testing.loss import check_loss
 from rlhf_testing.monitor import check_monitor
+from rlhf_testing.optimizer import check_optimizer
 from rlhf_testing.rollout import check_rollout
 from rlhf_testing.samples import make_context, make_rollouts, make_samples, policy_context
 from rlhf_testing.scoring import check_reward, check_verifier
@@ -42,6 +43,7 @@ __all__ = [
     "check_judge",
     "check_loss",
     "check_monitor",
+    "check_optimizer",
     "check_reward",
     "check_rollout",
     "check_strategy",

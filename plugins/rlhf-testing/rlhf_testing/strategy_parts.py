@@ -22,6 +22,7 @@ from rlhf_core.plugins.strategy_protocols import (
     ShardedForward,
     ShardedLoading,
 )
+from rlhf_core.training import OptimizerSettings
 from rlhf_testing.report import require
 
 INPUTS_N3 = torch.linspace(-1.0, 2.0, 21).view(7, 3)
@@ -83,7 +84,7 @@ def plan() -> OptimizerPlan:
         for part, rate in (("policy", 0.01), ("critic", 0.03))
         for kind, decay in (("weight", 0.1), ("bias", 0.0))
     ]
-    return OptimizerPlan(tuple(groups), 0.01, (0.9, 0.999), 1e-3)
+    return OptimizerPlan(tuple(groups), OptimizerSettings(betas=(0.9, 0.999), eps=1e-3).make)
 
 
 def weights_on_every_rank(strategy: Any, prepared: torch.nn.Module) -> Weights:

@@ -52,6 +52,7 @@ NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym", "rlhf-
 """Components -> the module that an extra of their distribution installs."""
 CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
+    "optimizer": kit.check_optimizer,
     "advantage": kit.check_advantage,
     "reward": kit.check_reward,
     "verifier": kit.check_verifier,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
 from rlhf_core.types.errors import ConfigError
 
@@ -63,6 +64,8 @@ class PolicyTrainerConfig(OfflineTrainerConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a reward that would score nothing, besides what every offline run refuses."""
         super().preflight(ctx)
+        if self.sample_prompts:
+            scheduler("samples", "trainer.sample_prompts")
         if ctx.config.reward is not None and not self.sample_prompts:
             raise ConfigError(
                 f"reward '{ctx.config.reward.name}' has no effect: this run samples nothing",

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 
@@ -17,6 +17,7 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.models.precision import computes_in_bfloat16
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.loss_contract import CheckedLoss, LossTerm
 from rlhf_core.plugins.protocols import Loss
@@ -26,7 +27,6 @@ from rlhf_core.runs.metrics import first_and_last
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.loop import run_loop
 from rlhf_core.training.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
-from rlhf_core.training.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.training.trace import ExampleRecorder, example_rows
 from rlhf_core.types.errors import DatasetError
 
@@ -100,9 +100,9 @@ class OfflineTrainer:
         self.steps = self.session.metrics.total_steps = min(updates, config.max_steps or updates)
         self._complete_items()
         self.before: dict[str, float] | None = None
-        self.samples: PolicySamples | None = None
+        self.samples: Any = None
         if isinstance(config, PolicyTrainerConfig) and config.sample_prompts > 0:
-            self.samples = PolicySamples(config, ctx, cast(PolicyTask, task))
+            self.samples = scheduler("samples", "trainer.sample_prompts")()(config, ctx, task)
 
     def run(self) -> Mapping[str, Any]:
         """Train and return the summary."""
@@ -227,6 +227,8 @@ class OfflineTrainer:
 
     def finish(self, step: int) -> dict[str, Any]:
         """Evaluate, write the final model and the summary."""
+        if callable(average := getattr(getattr(self.learner.optimizer, "inner", None), "eval", None)):
+            average()  # an optimizer may leave other weights than those that it trains
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]

@@ -34,7 +34,7 @@ def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[
     return {
         "weights": model.weight_bytes,
         "gradients": model.trainable_bytes,
-        "optimizer": 2 * model.trainable_bytes,  # AdamW keeps two numbers in the precision of the parameter
+        "optimizer": round(trainer.optimizer.moments * model.trainable_bytes),
         "reference": model.weight_bytes if keeps_reference(config) else 0,
         "logits": _logits(trainer, model.vocabulary, longest) if trains_policy(config) else 0,
     }

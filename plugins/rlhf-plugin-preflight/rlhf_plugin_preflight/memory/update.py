@@ -80,7 +80,7 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         live.begin()
         before = live.total
         optimizer.step()
-        moments = [t for state in optimizer.state.values() for t in state.values()]
+        moments = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
         live.name("optimizer", moments)
         step = live.peak - before - tensor_bytes(moments)
         if sizes.micro_batches == 1:

@@ -12,6 +12,7 @@ import torch
 from rlhf_core.models import LoadedModel, ModelConfig, resolve_model
 from rlhf_core.models.load import context_length, explain_failure, load_options, wake_checkpointing
 from rlhf_core.models.sources import Source
+from rlhf_plugin_preflight.memory.four_bits import in_four_bits
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
 
 RECURRENT_OR_CAPPED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -50,6 +51,8 @@ def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
     context = context_length(model, config)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if config.quantize is not None:
+        in_four_bits(model)
     model = with_adapters(model, config)
     _off_meta(model)
     model.eval()

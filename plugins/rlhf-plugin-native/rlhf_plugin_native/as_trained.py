@@ -1,0 +1,25 @@
+"""A model as the run that it comes from read and wrote text."""
+
+from __future__ import annotations
+
+from rlhf_core.models import ModelConfig
+from rlhf_core.models.paths import planned_format
+
+
+def model_as_trained(
+    path: str,
+    where: str,
+    *,
+    chat_template: str | None = None,
+    prompt_format: str | None = None,
+    tool_format: str | None = None,
+) -> ModelConfig:
+    """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise.
+
+    Raises:
+        ConfigError: no such template or format; it names ``where``.
+    """
+    written = prompt_format or ("auto" if chat_template else planned_format(path))
+    calls = tool_format or planned_format(path, "tool_format")
+    settings = {"path": path, "chat_template": chat_template, "prompt_format": written, "tool_format": calls}
+    return ModelConfig.from_settings(settings, where)
