@@ -38,31 +38,6 @@ class RolloutSettings(Config):
             return self.capacity
         return max(0, (self.max_staleness // updates_per_step - (self.max_reads - 1)) // self.max_reads)
 
-    def check(self, updates_per_step: int) -> None:
-        """Refuse bounds that contradict each other."""
-        stale, each = self.max_staleness, updates_per_step
-        if self.max_reads > 1 and stale < each:
-            raise ConfigError(
-                f"rollouts.max_reads {self.max_reads} needs max_staleness of at least {(self.max_reads - 1) * each}, "
-                f"not {stale}",
-                why=f"each step makes {each} updates, so the second read is {each} versions stale",
-                fix=f"--set trainer.rollouts.max_staleness={(self.max_reads - 1) * each}, or use "
-                "epochs_per_rollout_batch",
-            )
-        if 0 < stale < each:
-            raise ConfigError(
-                f"rollouts.max_staleness {stale} is less than the {each} updates of one step",
-                why="a rollout batch "
-                "sampled during a step is that many versions stale when it is read: nothing could be sampled ahead",
-                fix=f"--set trainer.rollouts.max_staleness={each}",
-            )
-        if self.capacity and stale < each:
-            raise ConfigError(
-                f"rollouts.capacity {self.capacity} with max_staleness {stale}: every rollout batch "
-                "sampled ahead would be thrown away",
-                fix=f"--set trainer.rollouts.max_staleness={each}",
-            )
-
 
 class ImportanceSettings(Config):
     """Correction for tokens that another policy, or another engine's arithmetic, has sampled: the policy's loss is

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rlhf_core.distributed.group import RankZero, redistribute
+from rlhf_core.distributed.group import redistribute
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
@@ -19,7 +20,7 @@ from rlhf_core.runs.session import RunSession
 from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, importance_weights, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
-from rlhf_core.training.rollout_batch import Floats, TrainingSample, regrouped
+from rlhf_core.training.rollout_batch import TrainingSample, regrouped
 from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
@@ -119,41 +120,6 @@ def with_sample_size(metrics: dict[str, float]) -> dict[str, float]:
     return {**rest, "importance/ess": effective_sample_size(metrics["importance/mean_ratio"], metrics[MEAN_SQUARE])}
 
 
-TIE = 1e-5
-"""Entropies (nats) closer than this are equal; different kernels and batch shapes round differently."""
-
-
-def keep_uncertain(
-    samples: Sequence[TrainingSample], entropies: Sequence[Floats], quantile: float, strategy: Strategy
-) -> tuple[list[TrainingSample], dict[str, float]]:
-    """Zero the advantages of all but the tokens in the top ``quantile`` of entropy (Wang et al. 2025, section 5).
-
-    The threshold is taken over the whole rollout batch of all ranks, before its first update, so that neither the
-    micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
-    term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
-    threshold are all kept, so that rounding does not choose among them.
-    """
-    counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
-    rank_zero = RankZero(strategy)
-    shards = rank_zero.gather(counted)
-    with rank_zero.section() as section:
-        section.sent = [_threshold(shards, quantile)] * len(shards)
-    threshold = section.received
-    if threshold is None:
-        return list(samples), {}
-    uncertain = [
-        replace(i, advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
-        for i, e in zip(samples, entropies, strict=True)
-    ]
-    return uncertain, {"entropy_threshold": threshold}
-
-
-def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | None:
-    """The entropy of which a share of ``quantile`` of all tokens have as much or more; None without tokens."""
-    rows = [row for shard in shards for row in shard if len(row)]
-    return float(np.quantile(np.concatenate(rows).astype(np.float64), 1 - quantile)) if rows else None
-
-
 Groups = list[list[TrainingSample]]
 
 
@@ -221,6 +187,7 @@ class UpdateStep:
             samples = [replace(s, old_T=row.logprobs_T) for s, row in zip(samples, measured)]
         if choose:
             entropies = [row.entropy_T for row in measured]
+            keep_uncertain = scheduler("uncertain", "trainer.entropy_quantile")()
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
         return regrouped(samples, groups), metrics
 
