@@ -178,6 +178,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     target_kl: float | None = Field(default=None, gt=0)
     """The remaining updates of a rollout batch are left out once the policy is this far (``approx_kl``, nats per token)
     from the one that sampled; None makes them all."""
+    schedules: tuple[dict[str, Any], ...] = ()
+    """Settings that change over steps, each ``{setting, from, to, start, end, shape}`` (``rlhf-plugin-schedule``)."""
     rollouts: RolloutSettings = RolloutSettings()
     importance: ImportanceSettings = ImportanceSettings()
     kl: KLSettings = KLSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -248,6 +250,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
             ("ahead", "trainer.rollouts.max_staleness", rollouts.max_staleness),
             ("checks", "trainer.rollouts", rollouts.max_reads > 1 or rollouts.capacity),
             ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
+            ("settings", "trainer.schedules", self.schedules),
         )
         return super().scheduled(dataset) | {part: setting for part, setting, needed in rows if needed}
 

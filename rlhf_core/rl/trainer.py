@@ -20,6 +20,7 @@ import torch
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import measure_kl, with_advantages
 from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
@@ -251,7 +252,8 @@ class OnlineTrainer(RolloutTrainer):
 
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""
-        return build_online(self.config, self.ctx, self.inputs, checkpoint)
+        parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
+        return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 
     def state(self) -> dict[str, Any]:
         """How engine and trainer drifted apart."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.settings import RolloutSettings
+from rlhf_plugin_schedule.schedules import check_schedules
 
 
 def check(trainer: RolloutTrainerConfig, ctx: BuildContext) -> None:
@@ -20,6 +21,8 @@ def check(trainer: RolloutTrainerConfig, ctx: BuildContext) -> None:
         Curriculum(curriculum)
     if isinstance(trainer, OnlineTrainerConfig):
         check_rollouts(trainer.rollouts, trainer.updates_per_step)
+        if trainer.schedules:
+            check_schedules(trainer, ctx.config)
         if trainer.dynamic_sampling is not None:
             check_dynamic(trainer, ctx)
 
