@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.data.order import by_source
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.entry_points import scheduler
@@ -247,6 +248,10 @@ class OnlineTrainer(RolloutTrainer):
             )
             self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
             metrics |= source_metrics
+            if len(self.inputs.datasets.sources) > 1:
+                sources = [group.prompt.source for group in batch.groups for _ in range(group.group_size)]
+                for source, rows in by_source(sources).items():
+                    metrics |= score_metrics([scored.scores[row] for row in rows], f"{source}/reward")
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
 
