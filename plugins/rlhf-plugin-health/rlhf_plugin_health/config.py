@@ -140,6 +140,33 @@ class RatioDriftConfig(WatchConfig):
     """Distance of the mean importance ratio from 1."""
 
 
+class TimeoutsConfig(WatchConfig):
+    """The share of completions whose scoring takes too long rises (metric ``reward/timeout``)."""
+
+    name: str = "timeouts"
+    component: ClassVar[str] = "rlhf_plugin_health.pace:Timeouts"
+    patience: int = Field(default=2, ge=1)
+    factor: float = Field(default=3.0, gt=1)
+    """Times the median share of the last ``window`` steps."""
+    floor: float = Field(default=0.05, ge=0, le=1)
+    """A smaller share is no reason to warn."""
+    window: int = Field(default=10, ge=1)
+    settle: int = Field(default=3, ge=1)
+
+
+class SlowStepConfig(WatchConfig):
+    """A step takes much longer than the last ones; names the part that does. Not part of ``health``."""
+
+    name: str = "slow_step"
+    component: ClassVar[str] = "rlhf_plugin_health.pace:SlowStep"
+    factor: float = Field(default=3.0, gt=1)
+    """Times the median of the last ``window`` steps."""
+    floor_s: float = Field(default=10.0, ge=0)
+    """Seconds; a shorter step is not slow."""
+    window: int = Field(default=10, ge=1)
+    settle: int = Field(default=3, ge=1)
+
+
 class NoGainConfig(ComponentConfig):
     """Early stop: ends the run when held-out evaluations no longer beat the best one. Not part of ``health``."""
 
@@ -198,6 +225,7 @@ class HealthConfig(ComponentConfig):
     length_runaway: LengthRunawayConfig | None = LengthRunawayConfig()
     length_collapse: LengthCollapseConfig | None = LengthCollapseConfig()
     ratio_drift: RatioDriftConfig | None = RatioDriftConfig()
+    timeouts: TimeoutsConfig | None = TimeoutsConfig()
 
     def build(self, ctx: BuildContext) -> Health:
         """Return the monitor, with those watchers that are on; ``stop`` here means all of them."""
