@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -51,6 +52,12 @@ class ModelConfig(Config):
     chat_template: str | None = None
     """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, or a file with a Jinja template.
     It is saved with the model. Conversations of several turns need one; raw text has no roles."""
+    chat_template_kwargs: Mapping[str, bool | int | float | str] = {}
+    """Variables of the chat template, such as ``{enable_thinking: false}``. They are written into the template that is
+    saved with the model, so that everything that reads it uses the same."""
+    assistant_prefix: str = ""
+    """How every answer begins, such as ``<think>``: a part of the prompt, which the policy goes on from, saved with the
+    template. Completions, and what scores them, are without it."""
     tool_format: str = "auto"
     """How the model writes tool calls: ``hermes``, ``llama3``, ``mistral``, ``qwen_xml``, ``plain``, or what a plugin
     adds (group ``rlhf.tool_format``). ``auto`` takes the first that reads what the chat template writes."""
@@ -78,6 +85,7 @@ class ModelConfig(Config):
         chat_template: str | None = None,
         prompt_format: str | None = None,
         tool_format: str | None = None,
+        **more: Any,
     ) -> ModelConfig:
         """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise.
 
@@ -86,7 +94,13 @@ class ModelConfig(Config):
         """
         written = prompt_format or ("auto" if chat_template else planned_format(path))
         calls = tool_format or planned_format(path, "tool_format")
-        settings = {"path": path, "chat_template": chat_template, "prompt_format": written, "tool_format": calls}
+        settings = {
+            "path": path,
+            "chat_template": chat_template,
+            "prompt_format": written,
+            "tool_format": calls,
+            **more,
+        }
         return cls.from_settings(settings, where)
 
     @field_validator("chat_template")
@@ -105,9 +119,10 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _one_format(self) -> ModelConfig:
-        if self.chat_template is not None and self.prompt_format == "raw":
+        given = [name for name in ("chat_template", "chat_template_kwargs", "assistant_prefix") if getattr(self, name)]
+        if given and self.prompt_format == "raw":
             raise ConfigError(
-                "model.chat_template is given, but model.prompt_format is raw",
+                f"model.{given[0]} is given, but model.prompt_format is raw",
                 why="raw text uses no template",
                 fix="leave one of them out",
             )

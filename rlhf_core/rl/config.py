@@ -245,10 +245,9 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
 
     def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
         """See :meth:`RolloutTrainerConfig.scheduled`."""
-        rollouts = self.rollouts
         rows = (
-            ("ahead", "trainer.rollouts.max_staleness", rollouts.max_staleness),
-            ("checks", "trainer.rollouts", rollouts.max_reads > 1 or rollouts.capacity),
+            ("ahead", "trainer.rollouts.max_staleness", self.rollouts.max_staleness),
+            ("checks", "trainer.rollouts", self.rollouts.max_reads > 1 or self.rollouts.capacity),
             ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
             ("settings", "trainer.schedules", self.schedules),
         )

@@ -138,21 +138,6 @@ class AdaptiveSampling(Config):
     """Completions drawn of each unfinished prompt at a time."""
     threshold: float = Field(default=0.5, allow_inf_nan=False)
 
-    @model_validator(mode="after")
-    def _reachable(self) -> AdaptiveSampling:
-        if self.k_success + self.k_failure > self.max_completions:
-            raise ConfigError(
-                f"max_completions {self.max_completions} cannot hold {self.k_success} successes and "
-                f"{self.k_failure} failures",
-                fix="raise it, or lower k_success or k_failure",
-            )
-        if self.chunk_size > self.max_completions:
-            raise ConfigError(
-                f"chunk_size {self.chunk_size} is more than max_completions {self.max_completions}",
-                fix="lower chunk_size or raise max_completions",
-            )
-        return self
-
     @property
     def smallest_group(self) -> int:
         """Completions of a prompt that has enough as early as possible."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainerConfig
-from rlhf_core.rl.settings import RolloutSettings
+from rlhf_core.rl.settings import AdaptiveSampling, RolloutSettings
 from rlhf_plugin_schedule.schedules import check_schedules
 
 
@@ -19,6 +19,8 @@ def check(trainer: RolloutTrainerConfig, ctx: BuildContext) -> None:
         from rlhf_plugin_schedule.curriculum import Curriculum
 
         Curriculum(curriculum)
+    if trainer.adaptive_sampling is not None:
+        check_adaptive(trainer.adaptive_sampling)
     if isinstance(trainer, OnlineTrainerConfig):
         check_rollouts(trainer.rollouts, trainer.updates_per_step)
         if trainer.schedules:
@@ -48,6 +50,21 @@ def check_rollouts(rollouts: RolloutSettings, each: int) -> None:
             f"rollouts.capacity {rollouts.capacity} with max_staleness {stale}: every rollout batch "
             "sampled ahead would be thrown away",
             fix=f"--set trainer.rollouts.max_staleness={each}",
+        )
+
+
+def check_adaptive(adaptive: AdaptiveSampling) -> None:
+    """The limits of a group can be reached."""
+    if adaptive.k_success + adaptive.k_failure > adaptive.max_completions:
+        raise ConfigError(
+            f"max_completions {adaptive.max_completions} cannot hold {adaptive.k_success} successes and "
+            f"{adaptive.k_failure} failures",
+            fix="raise it, or lower k_success or k_failure",
+        )
+    if adaptive.chunk_size > adaptive.max_completions:
+        raise ConfigError(
+            f"chunk_size {adaptive.chunk_size} is more than max_completions {adaptive.max_completions}",
+            fix="lower chunk_size or raise max_completions",
         )
 
 
