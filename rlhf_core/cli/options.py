@@ -100,6 +100,8 @@ def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = 
     return registry, hooks
 
 
-def resolve_here(*args: Any, **kwargs: Any) -> RunConfig:
+def resolve_here(registry: Registry, *args: Any, **kwargs: Any) -> RunConfig:
     """The configuration that :func:`resolve_options` returns, for this machine."""
-    return resolve_options(*args, **kwargs).config.with_precision()
+    from rlhf_core.runs.launch.rows import with_steps
+
+    return with_steps(registry, resolve_options(registry, *args, **kwargs).config.with_precision())

@@ -64,7 +64,7 @@ def train(
     from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
     from rlhf_core.runs.launch.launched import launched_rank
-    from rlhf_core.runs.launch.run import pinned, plan_run, planned_resume, preflight, with_rows
+    from rlhf_core.runs.launch.run import pinned, plan_run, planned_resume, preflight, with_rows, with_steps
 
     has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     options = (files, settings, names)
@@ -84,6 +84,7 @@ def train(
             run_dir = resume
         else:
             resolved = resolve_options(registry, *options)
+            resolved = resolved._replace(config=with_steps(registry, resolved.config, dry_run=dry_run))
             config = resolved.config.with_precision()
             config = config if dry_run else pinned(config)
             plan = plan_run(registry, hooks, config, processes or 1)

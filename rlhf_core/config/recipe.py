@@ -113,6 +113,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
         origin = f"recipe of algorithm {algorithm} for {key}" + (f", which {path} was made of" if finetuned else "")
         settings = label(resolve_names(registry, owner, recipes.get(key, {})), origin)
         recipe = fill(recipe, _left_open(settings, user) if finetuned else settings)
+    if plain(as_mapping("trainer", user.get("trainer")).get("epochs")) is not None and "trainer" in recipe:
+        recipe["trainer"] = {key: value for key, value in recipe["trainer"].items() if key != "steps"}
     return recipe
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,11 @@ NAMED: Mapping[str, str] = {
 message that begins so is moved by a blank. ``chatml``: ``<|im_start|>user``, each turn closed by ``<|im_end|>``, which
 becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``: chatml with tools, calls and results
 in the form of Hermes and Qwen 2.5."""
+
+
+_BEFORE = re.compile(r"\A((\{% set \w+ = [^%]* %\})+\{\{ '' \}\})?")
+_AFTER = re.compile(r'\{% if add_generation_prompt %\}\{\{ "[^%]*" \}\}\{% endif %\}\Z')
+"""What :func:`set_options` wrote before."""
 
 
 def read_template(value: str) -> str:
@@ -62,3 +69,25 @@ def apply_template(tokenizer: Any, value: str) -> None:
             why=f"it renders one turn as {text[:80]!r}",
             fix="write message['content'] of every turn",
         )
+
+
+def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> None:
+    """Write variables and the beginning of answers into a tokenizer's chat template, instead of earlier ones.
+
+    Raises:
+        ModelError: it has no template, or its template does not use a variable.
+    """
+    template = tokenizer.chat_template or ""
+    unused = [name for name in variables if not re.search(rf"\b{name}\b", template)]
+    if unused or not template:
+        raise ModelError(
+            "model.chat_template_kwargs or model.assistant_prefix has no effect",
+            where=tokenizer.name_or_path,
+            why=f"its chat template does not use {unused[0]}" if template else "it has no chat template",
+            fix="leave it out, or --set model.chat_template=FILE",
+        )
+    settings = "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in variables.items())
+    ending = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(prefix)} }}}}{{% endif %}}" * bool(prefix)
+    template = _BEFORE.sub("{{ '' }}", template) if settings else template
+    template = _AFTER.sub("", template.removesuffix("\n")) if ending else template
+    tokenizer.chat_template = settings + template + ending

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -51,6 +52,12 @@ class ModelConfig(Config):
     chat_template: str | None = None
     """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, or a file with a Jinja template.
     It is saved with the model. Conversations of several turns need one; raw text has no roles."""
+    chat_template_kwargs: Mapping[str, bool | int | float | str] = {}
+    """Variables of the chat template, such as ``{enable_thinking: false}``. They are written into the template that is
+    saved with the model, so that everything that reads it uses the same."""
+    assistant_prefix: str = ""
+    """How every answer begins, such as ``<think>``: a part of the prompt, which the policy goes on from, saved with the
+    template. Completions, and what scores them, are without it."""
     tool_format: str = "auto"
     """How the model writes tool calls: ``hermes``, ``llama3``, ``mistral``, ``qwen_xml``, ``plain``, or what a plugin
     adds (group ``rlhf.tool_format``). ``auto`` takes the first that reads what the chat template writes."""
@@ -91,9 +98,10 @@ class ModelConfig(Config):
                 why="weights of 4 bits cannot be trained, only adapters on them",
                 fix="--set model.lora.r=16, or leave model.quantize out",
             )
-        if self.chat_template is not None and self.prompt_format == "raw":
+        given = [name for name in ("chat_template", "chat_template_kwargs", "assistant_prefix") if getattr(self, name)]
+        if given and self.prompt_format == "raw":
             raise ConfigError(
-                "model.chat_template is given, but model.prompt_format is raw",
+                f"model.{given[0]} is given, but model.prompt_format is raw",
                 why="raw text uses no template",
                 fix="leave one of them out",
             )

@@ -136,6 +136,10 @@ def load_tokenizer(config: ModelConfig) -> Any:
         apply_template(tokenizer, config.chat_template)
     else:
         check_ends(tokenizer.chat_template, source.describe)
+    if config.chat_template_kwargs or config.assistant_prefix:
+        from rlhf_core.models.chat_templates import set_options
+
+        set_options(tokenizer, config.chat_template_kwargs, config.assistant_prefix)
     return tokenizer
 
 

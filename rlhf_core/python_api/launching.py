@@ -92,7 +92,7 @@ def resume(
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
     from rlhf_core.python_api.config import read_once, registered
-    from rlhf_core.runs.launch.run import planned_resume
+    from rlhf_core.runs.launch.run import planned_resume, with_steps
 
     if unknown := set(objects) - set(SLOTS):
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
@@ -100,7 +100,7 @@ def resume(
         registry, hooks = open_plugins()
 
         def changed(base: Mapping[str, Any]) -> RunConfig:
-            return resolve(registry, sugar=with_dotted_keys({}, settings or {}), base=base)
+            return with_steps(registry, resolve(registry, sugar=with_dotted_keys({}, settings or {}), base=base))
 
         plan, config = planned_resume(run_dir, changed if settings else None, registry)
         launch_in_process(plan, config, registry, hooks, run_dir, resuming=True, progress=progress)

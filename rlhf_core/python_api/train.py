@@ -64,7 +64,7 @@ def train(
     from rlhf_core.data.settings import spell_dataset
     from rlhf_core.python_api.config import config_of, read_once, registered
     from rlhf_core.python_api.launching import unchanged_process
-    from rlhf_core.runs.launch.run import pinned, plan_run
+    from rlhf_core.runs.launch.run import pinned, plan_run, with_steps
 
     values = {"reward": reward, "loss": loss, "dataset": dataset}
     objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
@@ -82,7 +82,7 @@ def train(
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
         resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {}))
-        resolved = pinned(resolved.with_precision())
+        resolved = pinned(with_steps(registry, resolved).with_precision())
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)

@@ -43,7 +43,7 @@ class RankRollouts(NamedTuple):
     scores: Sequence[Score]
     """Penalties subtracted."""
     values: Sequence[TokenValues] | None
-    kl: tuple[float, float]
+    kl: tuple[float, float, float]
 
 
 class ScoredRollouts(NamedTuple):
@@ -149,12 +149,13 @@ def summarize(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatc
     rollouts, scores_ok = scored.rollouts, [s.ok for s in scored.scores]
     truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
     kl, tokens = (sum(one.kl[n] for one in scored.ranks) for n in (0, 1))
+    kl_max = max((one.kl[2] for one in scored.ranks), default=0.0)
     return Estimate(
         advantages,
         rollout_metrics([*rollouts, *batch.set_aside_rollouts]),
         {"truncated_masked": truncated} if mask_truncated else {},
         group_counts(advantages.values, scores_ok, batch.group_ids),
-        {"kl": kl / tokens} if tokens else {},
+        {"kl": kl / tokens, "kl_max": kl_max} if tokens else {},
     )
 
 
@@ -200,16 +201,17 @@ def with_advantages(
     return by_group(trained, batch.own_groups)
 
 
-def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> tuple[float, float]:
-    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number; zeros
-    without a reference.
+def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> tuple[float, float, float]:
+    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, their number, and the
+    largest; zeros without a reference.
 
     It needs no forward: the engine's logprobs are compared with the reference's, so every rollout counts, those of
     constant groups too.
     """
     pairs = () if references is None else zip(rollouts, references, strict=True)
     rows = [policy_tokens(rollout, kl_value(rollout.logprobs_T, ref_T, "k3")) for rollout, ref_T in pairs]
-    return float(sum(float(row.sum(dtype=np.float64)) for row in rows)), float(sum(len(row) for row in rows))
+    total = float(sum(float(row.sum(dtype=np.float64)) for row in rows))
+    return total, float(sum(len(row) for row in rows)), max((float(row.max(initial=0.0)) for row in rows), default=0.0)
 
 
 def apply_kl_penalty(score: Score, rollout: Rollout, reference_T: Any, settings: KLSettings) -> Score:

@@ -39,6 +39,8 @@ class RolloutTrainerConfig(ModelLoopSettings):
 
     steps: int = Field(default=100, ge=1)
     """Rollout batches."""
+    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Passes over the training rows, instead of ``steps``, which the plan then says (``rlhf-plugin-schedule``)."""
     rollout_batch_size: int = Field(default=64, ge=1, le=2**20)
     """Completions per step over all ranks: prompts x ``group_size``."""
     group_size: int = Field(default=8, ge=1, le=2**16)
@@ -124,8 +126,11 @@ class RolloutTrainerConfig(ModelLoopSettings):
                 f"{self.prompts_per_step} prompts per step cannot be divided among {ctx.world_size} processes",
                 fix=f"make rollout_batch_size a multiple of {self.group_size * ctx.world_size}",
             )
-        for part, setting in self.scheduled(ctx.config.dataset).items():
+        scheduled = self.scheduled(ctx.config.dataset)
+        for part, setting in scheduled.items():
             scheduler(part, setting)
+        for setting in list(scheduled.values())[:1]:
+            scheduler("checks", setting)()(self, ctx)
         every = (ctx.config.reward, *(source.reward for source in ctx.config.dataset.sources))
         rewards = [reward for reward in every if reward is not None]
         for reward in rewards:
@@ -179,6 +184,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     target_kl: float | None = Field(default=None, gt=0)
     """The remaining updates of a rollout batch are left out once the policy is this far (``approx_kl``, nats per token)
     from the one that sampled; None makes them all."""
+    schedules: tuple[dict[str, Any], ...] = ()
+    """Settings that change over steps, each ``{setting, from, to, start, end, shape}`` (``rlhf-plugin-schedule``)."""
     rollouts: RolloutSettings = RolloutSettings()
     importance: ImportanceSettings = ImportanceSettings()
     kl: KLSettings = KLSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -226,7 +233,6 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
                 f"overlong.cache {self.overlong.cache:g} is longer than max_tokens {self.sampling.max_tokens}",
                 fix="make it a share below 1, such as 0.2, or fewer tokens",
             )
-        self.rollouts.check(self.updates_per_step)
         return self
 
     def sequences_per_update(self) -> int:
@@ -245,8 +251,13 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
 
     def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
         """See :meth:`RolloutTrainerConfig.scheduled`."""
-        ahead = {"ahead": "trainer.rollouts.max_staleness"} if self.rollouts.max_staleness else {}
-        return super().scheduled(dataset) | ahead
+        rows = (
+            ("ahead", "trainer.rollouts.max_staleness", self.rollouts.max_staleness),
+            ("checks", "trainer.rollouts", self.rollouts.max_reads > 1 or self.rollouts.capacity),
+            ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
+            ("settings", "trainer.schedules", self.schedules),
+        )
+        return super().scheduled(dataset) | {part: setting for part, setting, needed in rows if needed}
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse combinations that cannot learn or would learn the wrong thing, before anything is loaded."""
@@ -265,8 +276,6 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
                 f"target_kl {self.target_kl} would have no effect: each rollout batch makes one update",
                 fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
             )
-        if run.dataset.curriculum is not None:
-            scheduler("curriculum", "dataset.curriculum")()(run.dataset.curriculum)
         self.check_precision(ctx)
         check_sampling(self)
         self.check_rollouts(ctx)
@@ -288,18 +297,6 @@ def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             fix=f"--set trainer.group_size={max(least, 8)}"
             if adaptive is None
             else f"--set trainer.adaptive_sampling.chunk_size={least}",
-        )
-    if config.dynamic_sampling is not None and size < 2:
-        raise ConfigError(
-            "dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",
-            why="every group would be set aside and nothing learned",
-            fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling",
-        )
-    if config.dynamic_sampling is not None and least < 2:
-        raise ConfigError(
-            f"dynamic_sampling replaces groups of equal scores, but advantage '{advantage.name}' learns from them too",
-            why="it does not compare a prompt's completions with each other",
-            fix="--set advantage.name=group_norm, or leave out trainer.dynamic_sampling",
         )
 
 

@@ -38,31 +38,6 @@ class RolloutSettings(Config):
             return self.capacity
         return max(0, (self.max_staleness // updates_per_step - (self.max_reads - 1)) // self.max_reads)
 
-    def check(self, updates_per_step: int) -> None:
-        """Refuse bounds that contradict each other."""
-        stale, each = self.max_staleness, updates_per_step
-        if self.max_reads > 1 and stale < each:
-            raise ConfigError(
-                f"rollouts.max_reads {self.max_reads} needs max_staleness of at least {(self.max_reads - 1) * each}, "
-                f"not {stale}",
-                why=f"each step makes {each} updates, so the second read is {each} versions stale",
-                fix=f"--set trainer.rollouts.max_staleness={(self.max_reads - 1) * each}, or use "
-                "epochs_per_rollout_batch",
-            )
-        if 0 < stale < each:
-            raise ConfigError(
-                f"rollouts.max_staleness {stale} is less than the {each} updates of one step",
-                why="a rollout batch "
-                "sampled during a step is that many versions stale when it is read: nothing could be sampled ahead",
-                fix=f"--set trainer.rollouts.max_staleness={each}",
-            )
-        if self.capacity and stale < each:
-            raise ConfigError(
-                f"rollouts.capacity {self.capacity} with max_staleness {stale}: every rollout batch "
-                "sampled ahead would be thrown away",
-                fix=f"--set trainer.rollouts.max_staleness={each}",
-            )
-
 
 class ImportanceSettings(Config):
     """Correction for tokens that another policy, or another engine's arithmetic, has sampled: the policy's loss is
@@ -162,21 +137,6 @@ class AdaptiveSampling(Config):
     chunk_size: int = Field(default=4, ge=1)
     """Completions drawn of each unfinished prompt at a time."""
     threshold: float = Field(default=0.5, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _reachable(self) -> AdaptiveSampling:
-        if self.k_success + self.k_failure > self.max_completions:
-            raise ConfigError(
-                f"max_completions {self.max_completions} cannot hold {self.k_success} successes and "
-                f"{self.k_failure} failures",
-                fix="raise it, or lower k_success or k_failure",
-            )
-        if self.chunk_size > self.max_completions:
-            raise ConfigError(
-                f"chunk_size {self.chunk_size} is more than max_completions {self.max_completions}",
-                fix="lower chunk_size or raise max_completions",
-            )
-        return self
 
     @property
     def smallest_group(self) -> int:

@@ -18,8 +18,10 @@ from typing import Any, ClassVar
 import torch
 
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.data.order import by_source
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import measure_kl, with_advantages
 from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
@@ -246,12 +248,17 @@ class OnlineTrainer(RolloutTrainer):
             )
             self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
             metrics |= source_metrics
+            if len(self.inputs.datasets.sources) > 1:
+                sources = [group.prompt.source for group in batch.groups for _ in range(group.group_size)]
+                for source, rows in by_source(sources).items():
+                    metrics |= score_metrics([scored.scores[row] for row in rows], f"{source}/reward")
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}
         self.session.metrics.log_step(step, metrics, timer.seconds)
 
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""
-        return build_online(self.config, self.ctx, self.inputs, checkpoint)
+        parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
+        return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 
     def state(self) -> dict[str, Any]:
         """How engine and trainer drifted apart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rlhf_core.distributed.group import RankZero, redistribute
+from rlhf_core.distributed.group import redistribute
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
@@ -19,7 +21,7 @@ from rlhf_core.runs.session import RunSession
 from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, importance_weights, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
-from rlhf_core.training.rollout_batch import Floats, TrainingSample, regrouped
+from rlhf_core.training.rollout_batch import TrainingSample, regrouped
 from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
@@ -119,41 +121,6 @@ def with_sample_size(metrics: dict[str, float]) -> dict[str, float]:
     return {**rest, "importance/ess": effective_sample_size(metrics["importance/mean_ratio"], metrics[MEAN_SQUARE])}
 
 
-TIE = 1e-5
-"""Entropies (nats) closer than this are equal; different kernels and batch shapes round differently."""
-
-
-def keep_uncertain(
-    samples: Sequence[TrainingSample], entropies: Sequence[Floats], quantile: float, strategy: Strategy
-) -> tuple[list[TrainingSample], dict[str, float]]:
-    """Zero the advantages of all but the tokens in the top ``quantile`` of entropy (Wang et al. 2025, section 5).
-
-    The threshold is taken over the whole rollout batch of all ranks, before its first update, so that neither the
-    micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
-    term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
-    threshold are all kept, so that rounding does not choose among them.
-    """
-    counted = [e[i.mask_T] for i, e in zip(samples, entropies, strict=True)]
-    rank_zero = RankZero(strategy)
-    shards = rank_zero.gather(counted)
-    with rank_zero.section() as section:
-        section.sent = [_threshold(shards, quantile)] * len(shards)
-    threshold = section.received
-    if threshold is None:
-        return list(samples), {}
-    uncertain = [
-        replace(i, advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
-        for i, e in zip(samples, entropies, strict=True)
-    ]
-    return uncertain, {"entropy_threshold": threshold}
-
-
-def _threshold(shards: Sequence[Sequence[Floats]], quantile: float) -> float | None:
-    """The entropy of which a share of ``quantile`` of all tokens have as much or more; None without tokens."""
-    rows = [row for shard in shards for row in shard if len(row)]
-    return float(np.quantile(np.concatenate(rows).astype(np.float64), 1 - quantile)) if rows else None
-
-
 Groups = list[list[TrainingSample]]
 
 
@@ -201,9 +168,18 @@ class UpdateStep:
             if staleness:
                 sums = {name: value for name, value in sums.items() if not name.startswith("drift/")}
             updates.append(sums)
+            if self.updates_per_step > 1 and self.session.main:
+                self._log(step, len(updates), sums)
             if self._too_far(sums, len(updates)):
                 break
         return {**with_sample_size(means(updates)), **metrics}
+
+    def _log(self, step: int, made: int, sums: MetricSums) -> None:
+        """One row of ``updates.jsonl``; ``epoch`` is the pass over the rollout batch, from 1."""
+        epoch = 1 + (made - 1) * self.config.epochs_per_rollout_batch // self.updates_per_step
+        seconds = {"start": time.monotonic() - self.session.started}
+        row = {"step": step, "epoch": epoch, "update": self.learner.version, **means([sums]), "time": seconds}
+        self.session.dir.stream("updates").append(row)
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
@@ -221,6 +197,7 @@ class UpdateStep:
             samples = [replace(s, old_T=row.logprobs_T) for s, row in zip(samples, measured)]
         if choose:
             entropies = [row.entropy_T for row in measured]
+            keep_uncertain = scheduler("uncertain", "trainer.entropy_quantile")()
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
         return regrouped(samples, groups), metrics
 

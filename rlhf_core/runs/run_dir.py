@@ -31,7 +31,7 @@ WRITTEN = (
     "stop",
     "checkpoints",
     "final",
-    *(f"{name}.jsonl" for name in STREAMS),
+    *(f"{name}.jsonl" for name in (*STREAMS, "updates")),
 )
 
 
@@ -49,7 +49,8 @@ class RunDir:
     """Paths and streams of a run.
 
     Files: ``plan.json``, ``config.yaml``, ``environment.json``, ``rows.json``, ``metrics.jsonl``, ``trace.jsonl``,
-    ``samples.jsonl``, ``log.txt``, ``checkpoints/``, ``final/``, and at the end ``summary.json`` or ``failure.json``.
+    ``samples.jsonl``, ``updates.jsonl`` (where a step makes several updates), ``log.txt``, ``checkpoints/``,
+    ``final/``, and at the end ``summary.json`` or ``failure.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +63,7 @@ class RunDir:
         self.stop = path / "stop"
         """When this file is created, the run finishes its step, saves, and stops."""
         self.streams: dict[str, JsonlFile] = {}
-        """``metrics``, ``trace`` and ``samples``, once they are open."""
+        """``metrics``, ``trace`` and ``samples``, once they are open, and what :meth:`stream` made."""
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
         """Make the folder for a new run; of two runs that try at once, one gets it."""
@@ -91,8 +92,14 @@ class RunDir:
                 kept[name] = self._begun_anew(name, kept[name])
         self.failure.unlink(missing_ok=True)
         self.summary.unlink(missing_ok=True)
-        for name in STREAMS:
+        for name in dict.fromkeys((*STREAMS, *kept)):
             self.streams[name] = JsonlFile(self.path / f"{name}.jsonl", kept.get(name, 0))
+
+    def stream(self, name: str) -> JsonlFile:
+        """A stream that not every run has; as long as at the checkpoint that the run goes on from."""
+        if name not in self.streams:
+            self.streams[name] = JsonlFile(self.path / f"{name}.jsonl", 0)
+        return self.streams[name]
 
     def _begun_anew(self, name: str, written: int) -> int:
         """Set a stream aside that lost what a checkpoint counts on; it begins anew, with no bytes."""

@@ -27,6 +27,8 @@ MetricSums = dict[str, tuple[float, float]]
 """Metric -> (sum, weight) over micro-batches and ranks."""
 Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
+MAXIMA = ("ratio_max",)
+"""The largest over micro-batches, ranks and updates."""
 COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
 """Added over updates, and left out where their weight is 0; every other metric is a weighted mean."""
 
@@ -260,11 +262,14 @@ def _is_far(value: Any) -> bool:
 
 
 def total(rows: Iterable[Mapping[str, Any]]) -> MetricSums:
-    """(Sum, weight) rows, added up."""
+    """(Sum, weight) rows, added up, but for :data:`MAXIMA`."""
     sums: MetricSums = {}
     for row in rows:
         for key, (value, weight) in row.items():
             earlier = sums.get(key, (0.0, 0.0))
+            if key in MAXIMA:
+                sums[key] = max(earlier[0], float(value)), 1.0
+                continue
             sums[key] = earlier[0] + float(value), earlier[1] + float(weight)
     return sums
 
@@ -278,7 +283,9 @@ def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
     rows: dict[str, tuple[Any, Any]] = {}
     if batch.old_logprobs_BT is not None:
         gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
-        rows["approx_kl"] = (((bounded_ratio(gap_BT)[0] - 1 - gap_BT) * mask).sum(), weight)
+        ratio_BT = bounded_ratio(gap_BT)[0]
+        rows["approx_kl"] = (((ratio_BT - 1 - gap_BT) * mask).sum(), weight)
+        rows["ratio_max"] = ((ratio_BT * mask).amax(), 1.0)
     if batch.entropy_BT is not None:
         rows["entropy"] = ((batch.entropy_BT.detach() * mask).sum(), weight)
     if batch.behaviour_logprobs_BT is not None:

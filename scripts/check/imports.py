@@ -32,7 +32,7 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-launchers": 14,
     "rlhf-plugin-preflight": 63,
     "rlhf-plugin-reward": 9,
-    "rlhf-plugin-schedule": 26,
+    "rlhf-plugin-schedule": 34,
     "rlhf-plugin-verifiers": 6,
     "rlhf-study": 3,
     "rlhf-testing": 26,

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rlhf_core.config import ConfigError
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.rl.settings import AdaptiveSampling
+from rlhf_plugin_schedule.checks import check_adaptive
 
 from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
 
@@ -113,8 +115,8 @@ def test_two_processes_draw_what_one_does(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be_met(settings: dict[str, int], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        AdaptiveSampling(**settings)
+    with pytest.raises((ValidationError, ConfigError), match=says):
+        check_adaptive(AdaptiveSampling(**settings))
 
 
 @pytest.mark.parametrize(

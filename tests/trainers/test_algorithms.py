@@ -15,9 +15,9 @@ from rlhf_core.plugins.registry import Registry
 from rlhf_core.rl.advantages import apply_overlong_penalty
 from rlhf_core.rl.config import OnlineTrainerConfig
 from rlhf_core.rl.settings import OverlongSettings
-from rlhf_core.rl.update import keep_uncertain
 from rlhf_core.training.rollout_batch import TrainingSample
 from rlhf_core.types.rollouts import Score, ScoreStatus
+from rlhf_plugin_schedule.uncertain import keep_uncertain
 from rlhf_testing.samples import make_rollout
 
 from .conftest import ONLINE, Train

@@ -108,9 +108,10 @@ def test_kl_of_tokens_that_the_policy_did_not_choose_is_not_charged() -> None:
     chosen = apply_kl_penalty(Score(1.0), rollout([True, False, True]), reference, settings)
     assert (whole.parts["kl"], whole.value) == (pytest.approx(7.7), pytest.approx(1 - 0.77))
     assert (chosen.parts["kl"], chosen.value) == (pytest.approx(-0.3), pytest.approx(1.03))
-    total, tokens = measure_kl([rollout(None), rollout([True, False, True])], [reference, reference])
+    total, tokens, largest = measure_kl([rollout(None), rollout([True, False, True])], [reference, reference])
     each = kl_value(rollout(None).logprobs_T, reference, "k3")
     assert (total, tokens) == (pytest.approx(float(2 * each.sum() - each[1])), 5)
+    assert largest == pytest.approx(float(each.max()))
     missing = Score.failed(ScoreStatus.TIMEOUT, "slow")
     assert apply_kl_penalty(missing, rollout(None), reference, settings) is missing
 

@@ -173,6 +173,8 @@ class CompositeConfig(ComponentConfig):
 
     name: str = "composite"
     component: ClassVar[str] = "rlhf_plugin_composite.reward:build_composite"
+    changeable: ClassVar[tuple[str, ...]] = ("parts.*.weight",)
+    """Settings that may change between steps (``trainer.schedules``)."""
     parts: dict[str, PartSettings] = Field(min_length=1)
     """Name -> part. Example: ``{taste: {reward: {name: bradley_terry, path: runs/rm/final}, normalise: sigmoid,
     weight: 0.7}, rules: {reward: programmatic, weight: 0.3}}``"""

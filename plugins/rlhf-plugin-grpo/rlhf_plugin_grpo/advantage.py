@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         GdpoConfig,
         GroupMeanConfig,
         GroupNormConfig,
+        KeepConfig,
         LeaveOneOutConfig,
         OptimalBaselineConfig,
         ReinforcePPConfig,
@@ -165,6 +166,28 @@ class Raw:
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         return Advantages([s.value if s.ok else None for s in scores])
+
+
+class Keep:
+    """``A_i = 1`` for completions that are kept, none for the others (expert iteration: Anthony et al. 2017; rejection
+    sampling fine-tuning: Yuan et al. 2023). Equal scores are taken in the order of sampling.
+    """
+
+    def __init__(self, config: KeepConfig) -> None:
+        self.config = config
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        kept: dict[int, float] = {}
+        groups, least = rows_by_group(scores, group_ids), self.config.threshold
+        with_some = 0
+        for rows in groups:
+            value_of = dict(zip(rows, values(scores, rows).tolist()))
+            good = [i for i in rows if least is None or value_of[i] >= least]
+            chosen = sorted(good, key=lambda i: -value_of[i])[: self.config.best]
+            kept |= dict.fromkeys(chosen, 1.0)
+            with_some += bool(chosen)
+        shares = {"kept/completions": len(kept) / max(1, len(scores)), "kept/prompts": with_some / max(1, len(groups))}
+        return Advantages(scatter_to_batch(len(scores), kept), shares)
 
 
 class BatchNorm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
@@ -113,6 +113,27 @@ class RawConfig(ComponentConfig):
 
     name: str = "raw"
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Raw"
+
+
+class KeepConfig(ComponentConfig):
+    """1 for completions that are imitated; the others are left out, of every mean too (expert iteration)."""
+
+    name: str = "keep"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Keep"
+    threshold: float | None = Field(1.0, allow_inf_nan=False)
+    """Least score; None sets none."""
+    best: int | None = Field(None, ge=1)
+    """At most so many of a prompt, the best ones; None takes all. With ``threshold`` null: the best of n."""
+
+    @model_validator(mode="after")
+    def _chooses(self) -> KeepConfig:
+        if self.threshold is None and self.best is None:
+            raise ConfigError(
+                "advantage 'keep' would keep every completion",
+                why="the policy would imitate itself",
+                fix="--set advantage.threshold=1, or advantage.best=1 for the best of a prompt's",
+            )
+        return self
 
 
 class BatchNormConfig(FlooredConfig):

@@ -120,3 +120,15 @@ class ReinforcePPConfig(GrpoConfig):
 
     name: str = "reinforce_pp"
     companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "reinforce_pp"}
+
+
+class ExpertIterationConfig(GrpoConfig):
+    """Expert iteration: sample, keep what scores enough, imitate it, and again (Anthony et al. 2017).
+
+    ``advantage.threshold`` and ``advantage.best`` say what is kept. The loss is the cross-entropy of supervised
+    fine-tuning over the tokens of what is kept; it needs no ratio, so that a rollout batch may make several updates and
+    epochs. ``trainer.steps=1`` with a large rollout batch is rejection sampling fine-tuning (Yuan et al. 2023).
+    """
+
+    name: str = "expert_iteration"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "expert_iteration"}

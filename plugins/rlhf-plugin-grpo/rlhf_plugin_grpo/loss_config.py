@@ -149,6 +149,18 @@ class ReinforceConfig(ComponentConfig):
             )
 
 
+class ExpertIterationLossConfig(ComponentConfig):
+    """``-A log pi`` over the tokens of what is kept: the cross-entropy of supervised fine-tuning where A is 1."""
+
+    name: str = "expert_iteration"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:Reinforce"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "trainer": {"reduction": "token_mean", "kl": {"coefficient": 0.0}},
+        "advantage": "keep",
+    }
+
+
 class ReinforceWithBaselineConfig(ReinforceConfig):
     """``-A log pi`` with the group's mean score as the baseline, over its std, averaged over each completion first.
 

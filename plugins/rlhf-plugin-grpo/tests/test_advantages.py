@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import rlhf_core
 from rlhf_core.config import ConfigError, Registry
+from rlhf_core.data import read_jsonl
 from rlhf_core.rewards import Score, ScoreStatus
 from rlhf_testing import make_context, make_rollouts
 
@@ -150,8 +153,51 @@ def test_gdpo_names_a_part_that_no_score_has() -> None:
     assert "format" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "raw"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("raw", "keep")])
 @pytest.mark.parametrize("level", [0.1, 1e6, -3.0])
 def test_rounding_of_equal_scores_never_becomes_signal(name: str, level: float) -> None:
     noisy = np.float32(level) + np.float32(abs(level)) * np.float32([0, 1e-7, -1e-7, 0] * 2)
     assert estimate(name, [float(v) for v in noisy], 2) == [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [1.0, None, None, 1.0, None, None, 1.0, 1.0]),
+        ({"threshold": 0.5}, [1.0, None, 1.0, 1.0, None, None, 1.0, 1.0]),
+        ({"best": 1}, [1.0, None, None, None, None, None, 1.0, None]),
+        ({"threshold": None, "best": 2}, [1.0, None, None, 1.0, None, None, 1.0, 1.0]),
+    ],
+)
+def test_what_is_imitated(options: dict[str, Any], kept: list[float | None]) -> None:
+    assert estimate("keep", [1.0, None, 0.5, 1.0, 0.0, 0.2, 2.0, 2.0], 2, **options) == kept
+
+
+def test_everything_is_not_imitated() -> None:
+    with pytest.raises(ValueError, match="would keep every completion"):
+        REGISTRY.load("advantage", "keep")(name="keep", threshold=None)
+
+
+def test_the_loss_is_the_cross_entropy_of_what_is_kept_alone(tmp_path: Path) -> None:
+    """The tokens of what is left out are in no mean."""
+    run = rlhf_core.train(
+        "expert_iteration",
+        dataset="pocket/arithmetic",
+        reward=lambda samples: [float(n % 3 == 0) for n, _ in enumerate(samples)],
+        settings={
+            "trainer": {"steps": 1, "rollout_batch_size": 16, "group_size": 4, "eval_samples": 0, "trace_prompts": 4},
+            "trainer.sampling": {"max_tokens": 6},
+            "threads": 1,
+        },
+        run_dir=tmp_path / "run",
+        progress=False,
+    )
+    rows = [row for row in read_jsonl(run.path / "trace.jsonl") if row["stage"] == "step" and "prompt" in row]
+    sampled = [one for row in rows for one in row["completions"]]
+    kept = [one for one in sampled if one["score"] == 1.0]
+    (metrics,) = [row for row in read_jsonl(run.path / "metrics.jsonl") if "tokens_generated" in row]
+    assert 0 < len(kept) < len(sampled) == 16
+    logprobs = [value for one in kept for value in one["logprobs"]]
+    assert metrics["train/tokens"] == len(logprobs)
+    assert metrics["kept/completions"] == len(kept) / 16
+    assert metrics["loss"] == pytest.approx(-sum(logprobs) / len(logprobs), rel=1e-4)

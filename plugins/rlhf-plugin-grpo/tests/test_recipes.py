@@ -68,3 +68,12 @@ def test_an_algorithm_is_grpo_with_its_loss(name: str) -> None:
     assert by_trainer.trainer.model_dump(exclude={"name"}) == by_loss.trainer.model_dump(exclude={"name"})
     assert (by_trainer.loss, by_trainer.advantage) == (by_loss.loss, by_loss.advantage)
     assert by_trainer.loss.name == name
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [("eps", "eps is advantage.epsilon here"), ("normalize_by_std", "normalize_by_std is advantage.scale here")],
+)
+def test_a_courses_word_for_a_setting_is_translated(key: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        resolve(advantage={"name": "group_norm", key: 1e-6})

@@ -20,9 +20,10 @@ from rlhf_core.config.load import validate
 from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.losses import TokenBatch
 from rlhf_core.plugins.loss_contract import CheckedLoss
-from rlhf_core.rl.update import PolicyTerms, keep_uncertain
+from rlhf_core.rl.update import PolicyTerms
 from rlhf_core.training import TrainingSample
 from rlhf_core.training.functional import reduce_loss
+from rlhf_plugin_schedule.uncertain import keep_uncertain
 from rlhf_testing import make_context
 
 accelerate = pytest.importorskip("accelerate")

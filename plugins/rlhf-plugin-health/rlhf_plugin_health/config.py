@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.config import BuildContext, ComponentConfig
+from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
     from rlhf_plugin_health.watch import Health
@@ -140,6 +140,33 @@ class RatioDriftConfig(WatchConfig):
     """Distance of the mean importance ratio from 1."""
 
 
+class TimeoutsConfig(WatchConfig):
+    """The share of completions whose scoring takes too long rises (metric ``reward/timeout``)."""
+
+    name: str = "timeouts"
+    component: ClassVar[str] = "rlhf_plugin_health.pace:Timeouts"
+    patience: int = Field(default=2, ge=1)
+    factor: float = Field(default=3.0, gt=1)
+    """Times the median share of the last ``window`` steps."""
+    floor: float = Field(default=0.05, ge=0, le=1)
+    """A smaller share is no reason to warn."""
+    window: int = Field(default=10, ge=1)
+    settle: int = Field(default=3, ge=1)
+
+
+class SlowStepConfig(WatchConfig):
+    """A step takes much longer than the last ones; names the part that does. Not part of ``health``."""
+
+    name: str = "slow_step"
+    component: ClassVar[str] = "rlhf_plugin_health.pace:SlowStep"
+    factor: float = Field(default=3.0, gt=1)
+    """Times the median of the last ``window`` steps."""
+    floor_s: float = Field(default=10.0, ge=0)
+    """Seconds; a shorter step is not slow."""
+    window: int = Field(default=10, ge=1)
+    settle: int = Field(default=3, ge=1)
+
+
 class NoGainConfig(ComponentConfig):
     """Early stop: ends the run when held-out evaluations no longer beat the best one. Not part of ``health``."""
 
@@ -152,6 +179,36 @@ class NoGainConfig(ComponentConfig):
     it is on the same prompts."""
     patience: int = Field(default=1, ge=1)
     """Evaluations in a row without a gain before the run ends."""
+
+
+class KeepBestConfig(ComponentConfig):
+    """Keeps the checkpoint with the best held-out evaluation in ``RUN/best``, whatever ``keep_checkpoints`` says; the
+    summary and the report name it. Not part of ``health``."""
+
+    name: str = "keep_best"
+    component: ClassVar[str] = "rlhf_plugin_health.keep_best:KeepBest"
+    metric: str = "eval/reward/mean"
+    """What is compared: any metric of an evaluation, a benchmark's too. Evaluations on more prompts than the others
+    (before and after, where ``gold_samples`` is more than ``eval_samples``) are not."""
+    mode: Literal["max", "min"] = "max"
+    """Which end is better: ``min`` for a loss."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a run in which an evaluation has no checkpoint, or that has no evaluations."""
+        trainer = ctx.config.trainer
+        each, saved = int(getattr(trainer, "eval_every", 0)), int(getattr(trainer, "checkpoint_every", 0))
+        if not getattr(trainer, "eval_samples", 0) and not ctx.config.benchmarks:
+            raise ConfigError(
+                f"monitor '{self.name}' has nothing to compare: trainer.eval_samples is 0",
+                fix="--set trainer.eval_samples=64, or leave the monitor out",
+            )
+        if not each or not saved or each % saved:
+            raise ConfigError(
+                f"monitor '{self.name}' needs a checkpoint of every evaluation: trainer.eval_every is {each}, "
+                f"trainer.checkpoint_every {saved}",
+                why="the best evaluation may be of a step without one",
+                fix=f"--set trainer.checkpoint_every={each}" if each else "--set trainer.eval_every=10",
+            )
 
 
 class HealthConfig(ComponentConfig):
@@ -168,6 +225,7 @@ class HealthConfig(ComponentConfig):
     length_runaway: LengthRunawayConfig | None = LengthRunawayConfig()
     length_collapse: LengthCollapseConfig | None = LengthCollapseConfig()
     ratio_drift: RatioDriftConfig | None = RatioDriftConfig()
+    timeouts: TimeoutsConfig | None = TimeoutsConfig()
 
     def build(self, ctx: BuildContext) -> Health:
         """Return the monitor, with those watchers that are on; ``stop`` here means all of them."""

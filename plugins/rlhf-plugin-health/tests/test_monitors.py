@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,12 @@ CASES: dict[str, tuple[ComponentConfig, Steps, Steps, str]] = {
         rows(repeat_surprise=[0.0, 0.9, 0.2]),
         rows(repeat_surprise=[9.0, 8.0]),
         "fixed seed",
+    ),
+    "scoring that times out": (
+        c.TimeoutsConfig(),
+        rows(reward__timeout=[0.0, 0.01, 0.0, 0.02, 0.0]),
+        rows(reward__timeout=[0.0, 0.01, 0.0, 0.1, 0.3]),
+        "were not scored in time",
     ),
     "equal groups": (
         c.IdenticalConfig(),
@@ -231,3 +238,24 @@ def test_no_gain_does_not_compare_means_of_different_prompts() -> None:
     for step, value in ((0, 0.5), (10, 0.4), (20, 0.45), (30, 0.2)):
         monitor.rlhf_eval_end(StepMetrics(step, {"eval/reward/mean": value, "eval/gold/value": 1.0}))
     assert monitor.best == 0.45
+
+
+def test_a_slow_step_names_the_part_that_grew(tmp_path: Path) -> None:
+    session = SimpleNamespace(dir=SimpleNamespace(path=tmp_path))
+    monitor = c.SlowStepConfig().build(make_context().with_(session=session))
+
+    def observed(step: int, rollout: float, reward: float) -> str | None:
+        row = {
+            "step": step,
+            "reward/mean": 0.0,
+            "time": {"rollout": rollout, "reward": reward, "step": rollout + reward},
+        }
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return monitor.observe(step, {"reward/mean": 0.0})
+
+    assert [observed(step, 8.0, 2.0) for step in range(1, 5)] == [None] * 4
+    assert observed(5, 9.0, 10.0) is None, "less than three times as long"
+    said = observed(6, 9.0, 40.0)
+    assert said is not None
+    assert "the step took 49 s, the last 5 steps 10 s in the median; 'reward' grew most" in said

@@ -18,7 +18,7 @@ CHOOSERS = (".name", "dataset_name", "loss_type", "loss_mode", "scale_rewards", 
 OFF = (False, -1, "no", "none")
 DECIDED = ("learning_rate", "max_steps", "per_device_train_batch_size", "seed")
 """Keys of which one is left open for settings that cannot be read."""
-PLACES = {"reward_path": "reward.name", "epochs": "trainer.steps"}
+PLACES = {"reward_path": "reward.name"}
 """Rule -> where the user has to choose, if the run has no counterpart of its key."""
 SLOTS = ("trainer", "loss", "advantage", "reward", "dataset")
 

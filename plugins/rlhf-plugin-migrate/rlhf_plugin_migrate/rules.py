@@ -84,11 +84,10 @@ def trl_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 
 def epochs(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Passes over the rows; on-policy, they are a number of steps that the file does not say."""
-    if target == "trainer.epochs":
-        return {target: value}
+    """Passes over the rows, unless the length of an on-policy run is said otherwise too."""
     total = case.get("total_episodes", "trainer.total_training_steps", "max_steps")
-    return "the number of updates says it" if isinstance(total, int) and total > 0 else Lost()
+    said = case.targets.exists("trainer.steps") and isinstance(total, int) and total > 0
+    return "the number of updates says it" if said else {target: value}
 
 
 def trl_episodes(case: Case, target: str, key: str, value: Any) -> Settings | str:

@@ -11,7 +11,7 @@ TYPED = {
     "train --learning-rate=1e-4": "--set trainer.optimizer.learning_rate=1e-4?",
     "train --lr 1e-4": "--set trainer.optimizer.learning_rate=1e-4?",
     "train --algo sft --epochs 3": "--set trainer.epochs=3?",
-    "train --algo grpo --epochs 3": "on-policy runs count trainer.steps",
+    "train --algo grpo --epochs 3": "--set trainer.epochs=3?",
     "train --algo sft --batch-size 8": "--set trainer.batch_size=8?",
     "train --algo grpo --batch_size 8": "--set trainer.train_batch_size=8?",
     "train --model_name_or_path gpt2": "--model gpt2?",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlhf_core.models import ModelConfig
 from rlhf_core.models.paths import planned_format
 
@@ -13,13 +15,21 @@ def model_as_trained(
     chat_template: str | None = None,
     prompt_format: str | None = None,
     tool_format: str | None = None,
+    **more: Any,
 ) -> ModelConfig:
-    """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise.
+    """A model that reads prompts and writes tool calls as in the run that it comes from, unless told otherwise;
+    ``more`` are further settings of it.
 
     Raises:
         ConfigError: no such template or format; it names ``where``.
     """
     written = prompt_format or ("auto" if chat_template else planned_format(path))
     calls = tool_format or planned_format(path, "tool_format")
-    settings = {"path": path, "chat_template": chat_template, "prompt_format": written, "tool_format": calls}
+    settings = {
+        "path": path,
+        "chat_template": chat_template,
+        "prompt_format": written,
+        "tool_format": calls,
+        **more,
+    }
     return ModelConfig.from_settings(settings, where)

@@ -109,7 +109,9 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
     shell_complete=complete.components("environment"),
     help="Play episodes in an environment, such as tools, and show them turn by turn.",
 )
-@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="environment.KEY or agent.KEY. Repeatable.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="a.b=c", help="environment.KEY, agent.KEY or model.KEY. Repeatable."
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
@@ -167,13 +169,15 @@ def generate(
     from contextlib import nullcontext
 
     from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
-    from rlhf_core.config import ConfigError
+    from rlhf_core.config import ConfigError, parse_settings
     from rlhf_core.models import Formatter
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_native.as_trained import model_as_trained
     from rlhf_plugin_native.stage import Stage
 
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
+    of_model = [item.removeprefix("model.") for item in settings if item.startswith("model.")]
+    settings = tuple(item for item in settings if not item.startswith("model."))
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
     if sampling.min_tokens > sampling.max_tokens:
@@ -185,7 +189,9 @@ def generate(
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
     prompts = [row.prompt for row in rows]
-    config = model_as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
+    config = model_as_trained(
+        model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format, **parse_settings(of_model)
+    )
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
     sampler = load_sampler(open_registry() if stage is None else stage.registry, config)

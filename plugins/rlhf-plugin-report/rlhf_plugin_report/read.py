@@ -152,10 +152,17 @@ def _facts(run: StoredRun, summary: Mapping[str, Any]) -> dict[str, str]:
         "steps": str(run.steps),
         "seconds": f"{summary['seconds']:.0f}" if isinstance(summary.get("seconds"), int | float) else "",
         "seed": str(run.plan.config.get("seed", "")),
+        "best checkpoint": _best(summary),
         "folder": str(run.path),
         "repeatable": _not_exactly(run),
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def _best(summary: Mapping[str, Any]) -> str:
+    """Of which step the checkpoint in ``best/`` is; "" in a run that keeps none."""
+    best = mapping(mapping(summary.get("reports")).get("best"))
+    return f"best/ is of step {best['step']}: {best.get('metric')} {best['value']:.4g}" if "value" in best else ""
 
 
 def _not_exactly(run: StoredRun) -> str:

@@ -49,6 +49,14 @@ def test_a_running_and_a_killed_run_say_so(copy: Path) -> None:
         os.close(lock)
 
 
+def test_the_best_checkpoint_is_named(copy: Path) -> None:
+    assert "best checkpoint" not in page_of(copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["reports"]["best"] = {"metric": "eval/accuracy", "step": 4, "value": 0.5}
+    (copy / "summary.json").write_text(json.dumps(summary))
+    assert "<dt>best checkpoint</dt><dd>best/ is of step 4: eval/accuracy 0.5</dd>" in page_of(copy)
+
+
 def test_an_empty_run_says_so(copy: Path) -> None:
     for path in copy.iterdir():
         if path.name not in ("plan.json", "config.yaml"):

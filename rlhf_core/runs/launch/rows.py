@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.types.errors import ComponentError, RlhfError
 
 if TYPE_CHECKING:
@@ -45,3 +46,14 @@ def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: boo
         raise
     except RlhfError:  # the trainer names what is wrong when it reads them
         return plan
+
+
+def with_steps(registry: Registry, config: RunConfig, *, dry_run: bool = False) -> RunConfig:
+    """The run with ``trainer.steps`` for ``trainer.epochs``, of a trainer that samples.
+
+    Raises:
+        UserError: the rows cannot be counted, or both are given.
+    """
+    if not config.samples_itself or getattr(config.trainer, "epochs", None) is None:
+        return config
+    return scheduler("epochs", "trainer.epochs")()(registry, config, dry_run=dry_run)

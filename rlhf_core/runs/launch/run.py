@@ -28,6 +28,7 @@ from rlhf_core.runs.launch.ranks import resume_command
 from rlhf_core.runs.launch.resume import planned_resume as planned_resume
 from rlhf_core.runs.launch.resume import record
 from rlhf_core.runs.launch.rows import with_rows as with_rows
+from rlhf_core.runs.launch.rows import with_steps as with_steps
 from rlhf_core.runs.read import locked_run_dir
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display

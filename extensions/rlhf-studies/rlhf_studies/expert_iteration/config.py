@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from rlhf_studies.common.ablation.sums import SumsAblation
 from rlhf_study.ablation.config import Claim, Settings
 
-EXPERT: Settings = {"loss": {"name": "reinforce"}, "advantage": {"name": "raw"}}
+EXPERT: Settings = {"loss": {"name": "expert_iteration"}, "advantage": {"name": "keep"}}
 
 
 class ExpertIterationConfig(SumsAblation):
     """GRPO against cross-entropy on the right answers alone (expert iteration: Anthony et al. 2017), one and four
-    epochs. With the reward 1 or 0 and no baseline, REINFORCE is that cross-entropy."""
+    epochs."""
 
     name: str = "expert_iteration"
     arms: Mapping[str, Settings] = {

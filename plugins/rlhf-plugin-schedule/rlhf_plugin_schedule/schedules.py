@@ -1,0 +1,146 @@
+"""Settings that change over the steps of a run (``trainer.schedules``), and what is refused of them beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from rlhf_core.config import Config, ConfigError, RunConfig, did_you_mean
+from rlhf_core.rl import KLSettings, OnlineTrainerConfig
+
+OF_TRAINER = (
+    "trainer.sampling.temperature",
+    "trainer.kl.coefficient",
+    "trainer.entropy_coefficient",
+    "trainer.overlong.weight",
+    "trainer.optimizer.max_grad_norm",
+)
+"""Settings of the trainer that a step reads anew. A reward names its own: ``changeable`` of its Config, patterns."""
+
+
+class Schedule(Config):
+    """One setting, from one value to another."""
+
+    setting: str
+    """Its dotted key."""
+    first: float | None = Field(default=None, alias="from", allow_inf_nan=False)
+    """None is what the setting says."""
+    last: float = Field(alias="to", allow_inf_nan=False)
+    start: int = Field(default=1, ge=0)
+    """Last step with the first value."""
+    end: int = Field(ge=1)
+    """First step with the last value."""
+    shape: Literal["linear", "cosine", "step"] = "linear"
+    """``step`` keeps the first value until ``end``."""
+
+    def value(self, step: int, now: float) -> float:
+        """Value in a step, counted from 1; ``now`` is what the setting says."""
+        first = now if self.first is None else self.first
+        share = min(1.0, max(0.0, (step - self.start) / (self.end - self.start)))
+        if self.shape == "step":
+            share = float(share == 1.0)
+        elif self.shape == "cosine":
+            share = 0.5 - 0.5 * math.cos(math.pi * share)
+        return self.last if share == 1.0 else first + (self.last - first) * share
+
+
+def read(settings: Sequence[Mapping[str, Any]]) -> list[Schedule]:
+    """The schedules that ``trainer.schedules`` lists."""
+    return [Schedule.from_settings(one, where=f"trainer.schedules[{n}]") for n, one in enumerate(settings)]
+
+
+def check_schedules(trainer: OnlineTrainerConfig, run: RunConfig) -> None:
+    """Refuse schedules of what no step reads, that end before they begin, or that change nothing.
+
+    Raises:
+        ConfigError: names the schedule.
+    """
+    schedules = read(trainer.schedules)
+    if trainer.rollouts.max_staleness:
+        raise ConfigError(
+            "trainer.schedules cannot be combined with trainer.rollouts.max_staleness",
+            why="a batch that was sampled ahead has the values of another step",
+            fix="leave one of them out",
+        )
+    for n, one in enumerate(schedules):
+        where = f"trainer.schedules[{n}]: {one.setting}"
+        if one.setting in [other.setting for other in schedules[:n]]:
+            raise ConfigError("a setting has two schedules", where=where, fix="leave one of them out")
+        if one.end <= one.start:
+            raise ConfigError(
+                f"the schedule ends at step {one.end}, before it begins at {one.start}", where=where, fix="raise end"
+            )
+        if one.start >= trainer.steps:
+            why = f"the run has {trainer.steps} steps"
+            raise ConfigError(f"the schedule begins at step {one.start}", where=where, why=why, fix="lower start")
+        _check_setting(one, run, where)
+        _check_effect(one, trainer, run, where)
+
+
+def _check_setting(one: Schedule, run: RunConfig, where: str) -> None:
+    """The setting is there, is read in every step, and takes both values."""
+    section, _, rest = one.setting.partition(".")
+    known = OF_TRAINER if section == "trainer" else tuple(getattr(getattr(run, section, None), "changeable", ()))
+    found = walk(run, one.setting.split("."))
+    if one.setting not in OF_TRAINER and not any(fnmatch(rest, pattern) for pattern in known):
+        every = [*OF_TRAINER, *(f"reward.{name}" for name in getattr(run.reward, "changeable", ()))]
+        raise ConfigError(
+            "the setting does not change during a run" if found else "there is no such setting",
+            where=where,
+            why=f"a step reads anew {', '.join(every)}",
+            fix=did_you_mean(one.setting, every) or "leave the schedule out",
+        )
+    if found is None:
+        raise ConfigError("there is no such setting", where=where, fix="check its name")
+    parent, name = found
+    for value in [one.last] if one.first is None else [one.first, one.last]:
+        _check_value(parent, name, value, where)
+
+
+def _check_value(parent: BaseModel, name: str, value: float, where: str) -> None:
+    field = type(parent).model_fields[name]
+    annotated: Any = Annotated[field.annotation, field]  # pyright: ignore[reportInvalidTypeForm]
+    try:
+        TypeAdapter(annotated).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{value:g} is no value of it: {error.errors()[0]['msg']}", where=where) from error
+
+
+def _check_effect(one: Schedule, trainer: OnlineTrainerConfig, run: RunConfig, where: str) -> None:
+    """Each value has the effect that its name says."""
+    needs = ""
+    if one.setting == "trainer.sampling.temperature" and not (one.last and one.first != 0):
+        needs = "a temperature above 0: at 0 the completions of a group are the same"
+    if one.setting == "trainer.kl.coefficient" and type(trainer.kl) is not KLSettings:
+        needs = f"a trainer without a KL controller of its own, which '{trainer.name}' has"
+    if one.setting == "trainer.kl.coefficient" and not (trainer.kl.track or trainer.kl.coefficient):
+        needs = "trainer.kl.track=true, so that there is a reference policy"
+    if one.setting == "trainer.entropy_coefficient" and hasattr(run.advantage, "critic"):
+        needs = "an algorithm without a critic"
+    if one.setting == "trainer.overlong.weight" and not trainer.overlong.cache:
+        needs = "trainer.overlong.cache above 0"
+    if one.setting.startswith("reward.") and trainer.reward_workers:
+        needs = "trainer.reward_workers=0: worker processes keep the reward as it was"
+    if needs:
+        raise ConfigError("the schedule cannot have an effect", where=where, why=f"it needs {needs}")
+
+
+def walk(model: Any, path: Sequence[str]) -> tuple[BaseModel, str] | None:
+    """The section that has the setting at the end of a path, and its name there; None if there is none."""
+    for part in path[:-1]:
+        model = model.get(part) if isinstance(model, Mapping) else getattr(model, part, None)
+    known = isinstance(model, BaseModel) and path[-1] in type(model).model_fields
+    return (model, path[-1]) if known and isinstance(model, BaseModel) else None
+
+
+def changed(model: Any, path: Sequence[str], value: float) -> Any:
+    """A configuration with one setting replaced."""
+    first, *rest = path
+    if isinstance(model, Mapping):
+        return {**model, first: changed(model[first], rest, value)}
+    new = changed(getattr(model, first), rest, value) if rest else value
+    return model.model_copy(update={first: new})

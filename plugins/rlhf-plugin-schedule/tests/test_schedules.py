@@ -1,0 +1,124 @@
+"""Settings that change over steps: their values, what they change, resume, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlhf_core
+from rlhf_core.config import ConfigError
+from rlhf_core.data import read_jsonl
+from rlhf_plugin_schedule.schedules import Schedule
+
+TEMPERATURE = "trainer.sampling.temperature"
+
+
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ("linear", [1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5]),
+        ("cosine", [1.0, 1.0, 0.92678, 0.75, 0.57322, 0.5, 0.5]),
+        ("step", [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5]),
+    ],
+)
+def test_the_values_of_a_schedule(shape: str, values: Sequence[float]) -> None:
+    one = Schedule.from_settings({"setting": "x", "from": 1.0, "to": 0.5, "start": 2, "end": 6, "shape": shape})
+    assert [one.value(step, 9.0) for step in range(1, 8)] == pytest.approx(values, abs=1e-5)
+    assert Schedule.from_settings({"setting": "x", "to": 0.5, "end": 3}).value(1, 9.0) == 9.0
+
+
+def train(folder: Path, steps: int, schedules: Sequence[Mapping[str, Any]], **settings: Any) -> Any:
+    sizes = {
+        "rollout_batch_size": 16,
+        "group_size": 4,
+        "sampling": {"max_tokens": 4},
+        "eval_samples": 0,
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    return rlhf_core.train(
+        "grpo",
+        dataset="pocket/arithmetic",
+        reward="composite",
+        settings={
+            "reward.parts": {
+                "loose": {"reward": "random", "weight": 1.0},
+                "strict": {"reward": {"name": "random", "rate": 0.4}, "weight": 0.0},
+            },
+            "trainer": {**sizes, "steps": steps, "schedules": [dict(one) for one in schedules]},
+            "threads": 1,
+            **settings,
+        },
+        run_dir=folder,
+        progress=False,
+    )
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    steps = [row for row in read_jsonl(folder / "metrics.jsonl") if "tokens_generated" in row]
+    return [{key: value for key, value in row.items() if key != "time"} for row in steps]
+
+
+SCHEDULES = (
+    {"setting": TEMPERATURE, "from": 1.0, "to": 0.25, "end": 4},
+    {"setting": "trainer.kl.coefficient", "from": 0.0, "to": 0.5, "end": 3, "shape": "step"},
+    {"setting": "trainer.entropy_coefficient", "from": 0.0, "to": 0.1, "end": 4},
+    {"setting": "reward.parts.strict.weight", "from": 0.0, "to": 1.0, "end": 3, "shape": "step"},
+    {"setting": "reward.parts.loose.weight", "from": 1.0, "to": 0.0, "end": 3, "shape": "step"},
+)
+
+
+def test_each_step_has_its_values_and_a_resumed_run_the_same(tmp_path: Path) -> None:
+    train(tmp_path / "whole", 4, SCHEDULES)
+    whole = rows(tmp_path / "whole")
+    assert [row[f"schedule/{TEMPERATURE}"] for row in whole] == [1.0, 0.75, 0.5, 0.25]
+    assert all(row["drift/mean_abs"] < 1e-4 for row in whole), "engine and trainer have the same temperature"
+    weights = [(row["reward/part/loose/weighted"], row["reward/part/strict/weighted"]) for row in whole]
+    assert [(loose != 0, strict != 0) for loose, strict in weights[:2]] == [(True, False)] * 2
+    assert [loose for loose, _ in weights[2:]] == [0.0, 0.0]
+    run = train(tmp_path / "cut", 2, SCHEDULES)
+    run.resume(settings={"trainer.steps": 4})
+    assert rows(tmp_path / "cut") == whole
+
+
+def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> None:
+    from_start = {"setting": "trainer.kl.coefficient", "from": 5.0, "to": 0.0, "start": 0, "end": 3, "shape": "step"}
+    train(tmp_path / "with", 3, [from_start])
+    train(tmp_path / "without", 3, [])
+    with_kl, without = rows(tmp_path / "with"), rows(tmp_path / "without")
+    assert with_kl[0]["grad_norm"] == pytest.approx(without[0]["grad_norm"]), "the policy is the reference yet"
+    assert with_kl[1]["grad_norm"] > 1.05 * without[1]["grad_norm"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ({"setting": TEMPERATURE, "to": 0.5, "start": 3, "end": 2}, "ends at step 2, before it begins at 3"),
+        ({"setting": TEMPERATURE, "to": 0.5, "start": 4, "end": 9}, "begins at step 4"),
+        ({"setting": TEMPERATURE, "to": 0.0, "end": 2}, "a temperature above 0"),
+        ({"setting": TEMPERATURE, "to": -1.0, "end": 2}, "-1 is no value of it"),
+        (
+            {"setting": "trainer.sampling.temprature", "to": 0.5, "end": 2},
+            "did you mean 'trainer.sampling.temperature'",
+        ),
+        ({"setting": "trainer.group_size", "to": 8, "end": 2}, "the setting does not change during a run"),
+        ({"setting": "reward.parts.loos.weight", "to": 0.5, "end": 2}, "there is no such setting"),
+        ({"setting": "trainer.overlong.weight", "to": 0.5, "end": 2}, "trainer.overlong.cache above 0"),
+        ({"setting": TEMPERATURE, "too": 0.5, "end": 2}, "too"),
+    ],
+)
+def test_schedules_that_cannot_work_are_refused(schedule: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "run", 4, [schedule])
+    assert says in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_schedules_of_a_setting_and_sampling_ahead_are_refused(tmp_path: Path) -> None:
+    one = {"setting": TEMPERATURE, "to": 0.5, "end": 2}
+    with pytest.raises(ConfigError, match="two schedules"):
+        train(tmp_path / "run", 4, [one, one])
+    with pytest.raises(ConfigError, match="max_staleness"):
+        train(tmp_path / "run", 4, [one], **{"trainer.rollouts.max_staleness": 1})

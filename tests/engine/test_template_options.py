@@ -1,0 +1,46 @@
+"""Variables of a chat template and the beginning of answers: in every prompt, and saved with the model once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_core.models import Formatter, ModelConfig
+from rlhf_core.models.chat_templates import set_options
+from rlhf_core.models.load import load_tokenizer
+from rlhf_core.types.errors import ModelError
+
+TEMPLATE = """{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}
+{% endfor %}
+{%- if add_generation_prompt %}assistant:
+{%- if enable_thinking is defined and not enable_thinking %} <no>{% endif %}{% endif %}
+"""
+ASKED = [{"role": "user", "content": "2 + 3?"}]
+
+
+def prompt(tokenizer: Any) -> str:
+    return tokenizer.decode(Formatter(tokenizer, "chat").encode(ASKED))
+
+
+def load(**settings: Any) -> Any:
+    return load_tokenizer(ModelConfig(path="pocket", **settings))
+
+
+def test_the_prompt_has_them_and_a_saved_model_has_the_latest_once() -> None:
+    plain = load(chat_template=TEMPLATE)
+    assert prompt(plain).endswith("assistant:")
+    chosen = load(chat_template=TEMPLATE, chat_template_kwargs={"enable_thinking": False}, assistant_prefix=" So")
+    assert prompt(chosen).endswith("assistant: <no> So")
+    assert "So" not in chosen.apply_chat_template([*ASKED, {"role": "assistant", "content": "5"}], tokenize=False)
+    set_options(chosen, {"enable_thinking": True}, " Well")
+    assert prompt(chosen).endswith("assistant: Well")
+    set_options(chosen, {}, " Then")
+    assert prompt(chosen).endswith("assistant: Then")
+
+
+def test_what_has_no_effect_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not use enable_thinking"):
+        load(chat_template_kwargs={"enable_thinking": False})
+    with pytest.raises(ValueError, match=r"assistant_prefix is given, but model\.prompt_format is raw"):
+        load(assistant_prefix="So", prompt_format="raw")

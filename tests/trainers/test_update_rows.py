@@ -1,0 +1,61 @@
+"""A row for each optimizer update where a step makes several, and what is largest in a step; resumed runs have both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlhf_core
+from rlhf_core.data import read_jsonl
+
+
+def train(folder: Path, steps: int, **trainer: Any) -> Any:
+    sizes = {"rollout_batch_size": 16, "group_size": 4, "sampling": {"max_tokens": 8}, "eval_samples": 0}
+    sources = [{"name": "pocket", "subset": "arithmetic"}, {"name": "pocket", "subset": "assistant"}]
+    return rlhf_core.train(
+        "grpo",
+        reward="random",
+        settings={
+            "dataset": {"sources": [{**source, "weight": 1.0} for source in sources]},
+            "trainer": {**sizes, "steps": steps, "optimizer": {"learning_rate": 1e-3}, **trainer},
+            "threads": 1,
+        },
+        run_dir=folder,
+        progress=False,
+    )
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "time"} for row in read_jsonl(file)]
+
+
+def test_every_update_has_a_row_and_a_resumed_run_the_same(tmp_path: Path) -> None:
+    several = {"train_batch_size": 8, "epochs_per_rollout_batch": 2}
+    train(tmp_path / "whole", 2, **several)
+    updates = rows(tmp_path / "whole" / "updates.jsonl")
+    assert [(row["step"], row["epoch"], row["update"]) for row in updates[:5]] == [
+        (1, 1, 1),
+        (1, 1, 2),
+        (1, 2, 3),
+        (1, 2, 4),
+        (2, 1, 5),
+    ]
+    (first,) = [row for row in rows(tmp_path / "whole" / "metrics.jsonl") if row["step"] == 1 and "loss" in row]
+    of_step = updates[:4]
+    assert first["grad_norm"] == pytest.approx(sum(row["grad_norm"] for row in of_step) / 4)
+    assert first["ratio_max"] == max(row["ratio_max"] for row in of_step) > 1.0
+    assert {"loss", "entropy", "clip_fraction", "approx_kl"} <= of_step[0].keys()
+    train(tmp_path / "cut", 1, **several).resume(settings={"trainer.steps": 2})
+    assert rows(tmp_path / "cut" / "updates.jsonl") == updates
+
+
+def test_a_step_of_one_update_is_its_own_row_and_says_what_is_largest(tmp_path: Path) -> None:
+    train(tmp_path / "run", 2)
+    assert not (tmp_path / "run" / "updates.jsonl").exists()
+    for row in (row for row in rows(tmp_path / "run" / "metrics.jsonl") if "loss" in row):
+        assert row["ratio_max"] == 1.0
+        assert row["kl_max"] >= row["kl"] >= 0
+        means = [row[f"pocket/{subset}/reward/mean"] for subset in ("arithmetic", "assistant")]
+        assert sum(means) / 2 == pytest.approx(row["reward/mean"])
