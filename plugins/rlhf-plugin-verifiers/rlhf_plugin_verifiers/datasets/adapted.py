@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data import DatasetError
+from rlhf_plugin_verifiers.by_row.rows import reference_of
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
 
@@ -41,7 +42,9 @@ class Adapted:
                 why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
                 fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error
-        self._questions[split, number] = str(converted["prompt"])
+        turns = converted["prompt"]
+        last = turns[-1]["content"] if isinstance(turns, list | tuple) and turns else turns
+        self._questions[split, number] = str(last)
         reasoning = converted.pop("reasoning", None)
         return r1_zero_row(converted, reasoning) if self.prompt == "r1_zero" else converted
 
@@ -111,4 +114,16 @@ def mbpp_row(row: Row) -> Row:
         "test_list": tests,
         "test_imports": list(imports),
         "code": row["code"],
+    }
+
+
+def rlvr_row(row: Row) -> Row:
+    """``messages`` (or ``prompt``) and ``ground_truth``, which becomes an answer or instructions; ``dataset`` and the
+    further columns stay."""
+    taken = ("messages", "prompt", "ground_truth", "key")
+    return {
+        **{k: v for k, v in row.items() if k not in taken},
+        "prompt": row["messages"] if row.get("messages") else row["prompt"],
+        **reference_of(row["ground_truth"]),
+        **({"id": row["key"]} if row.get("key") is not None else {}),
     }

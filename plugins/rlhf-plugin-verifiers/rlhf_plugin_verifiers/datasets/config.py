@@ -25,7 +25,11 @@ class AdaptedConfig(JsonlConfig):
     def build(self, ctx: BuildContext) -> Adapted:
         from rlhf_plugin_verifiers.datasets import adapted
 
-        return adapted.Adapted(super().build(ctx), getattr(adapted, self.convert), getattr(self, "prompt", "question"))
+        source = super().build(ctx)
+        if self.path.endswith(".parquet"):
+            files = {"path": self.path, "heldout_path": self.heldout_path}
+            source = ctx.registry.config("dataset", "parquet", files).build(ctx)
+        return adapted.Adapted(source, getattr(adapted, self.convert), getattr(self, "prompt", "question"))
 
 
 class MathsDataConfig(AdaptedConfig):
@@ -82,3 +86,12 @@ class MbppDataConfig(AdaptedConfig):
 
     name: str = "mbpp"
     convert: ClassVar[str] = "mbpp_row"
+
+
+class RlvrDataConfig(AdaptedConfig):
+    """RLVR data as published (RLVR-GSM-MATH-IF-Mixed-Constraints, RLVR-IFeval, IF_multi_constraints_upto5):
+    ``messages``, ``ground_truth`` as text, JSON or a Python literal, and ``dataset``, by which the reward ``by_row``
+    chooses the verifier. Ids from ``key``; JSON lines or Parquet."""
+
+    name: str = "rlvr"
+    convert: ClassVar[str] = "rlvr_row"
