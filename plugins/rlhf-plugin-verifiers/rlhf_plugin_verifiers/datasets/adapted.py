@@ -84,6 +84,8 @@ def math_row(row: Row) -> Row:
     if answer is None:
         raise ValueError("'solution' holds no \\boxed{} answer")
     extra_columns = {k: row[k] for k in ("level", "subject", "type") if k in row}
+    level = str(row.get("level")).removeprefix("Level ")  # MATH has "Level 3" where MATH-500 has 3
+    extra_columns |= {"level": int(level)} if level.isdecimal() else {}
     solution = {"completion": row["solution"], "reasoning": str(row["solution"]).strip()} if "solution" in row else {}
     question = row["problem"] if "problem" in row else row["question"]
     return {"prompt": question, "answer": str(answer), **solution, **extra_columns}

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlhf_core.config import ConfigError
+from pydantic import model_validator
+
+from rlhf_core.config import ComponentConfig, ConfigError, Registry, component
 from rlhf_core.data import JsonlConfig
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
     from rlhf_plugin_verifiers.datasets.adapted import Adapted
+    from rlhf_plugin_verifiers.datasets.where import FilteredRows
 
+DatasetField = component("dataset")
 FOLLOW_UPS = ("\nQuestion:", "\nQ:", "\n[Question]", "\nProblem:", "\nUser:")
 """Where a base model begins to write the next question itself, which would be read as its answer."""
 
@@ -86,6 +90,43 @@ class MbppDataConfig(AdaptedConfig):
 
     name: str = "mbpp"
     convert: ClassVar[str] = "mbpp_row"
+
+
+class WhereConfig(ComponentConfig):
+    """Rows of another data set for which ``expression`` holds; ``dataset.where=EXPRESSION`` is short for it."""
+
+    name: str = "where"
+    of: DatasetField  # pyright: ignore[reportInvalidTypeForm]
+    """The data set."""
+    expression: str
+    """Comparisons of columns, joined by ``and``, ``or``, ``not``: ``level in [3, 4, 5] and dataset == 'MATH'``."""
+
+    @property
+    def downloads(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.of.downloads
+
+    @classmethod
+    def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the data set goes with."""
+        of = options.get("of")
+        if not isinstance(of, Mapping):
+            return {}
+        return Registry().load("dataset", str(of.get("name"))).recipe_of(of)
+
+    @model_validator(mode="after")
+    def _readable(self) -> WhereConfig:
+        from rlhf_plugin_verifiers.datasets.where import Where
+
+        Where(self.expression)
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        self.of.preflight(ctx)
+
+    def build(self, ctx: BuildContext) -> FilteredRows:
+        from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
+
+        return FilteredRows(self.of.build(ctx), Where(self.expression), say=ctx.rank == 0)
 
 
 class RlvrDataConfig(AdaptedConfig):
