@@ -101,6 +101,13 @@ def suite_options(command: F) -> F:
     help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
 )
 @click.option(
+    "--by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Also the accuracy for each value of a column of the rows: level, subject, ...; or pass-band, or "
+    "pass-band=FILE with the pass rates of another evaluation. Repeatable.",
+)
+@click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
@@ -124,6 +131,7 @@ def run(
     dtype: Any,
     seed: int,
     best_by: tuple[str, ...],
+    by: tuple[str, ...],
     out: Path | None,
     failures: int,
     budget: float | None,
@@ -137,6 +145,7 @@ def run(
     \b
     rlhf eval gsm8k --model runs/x/final --data test.jsonl --style r1_zero
     rlhf eval gsm8k --model M --data train.jsonl --n 16 --best-by runs/rm/final
+    rlhf eval math --model M --data test.jsonl --by level --by subject
     rlhf eval gsm8k ifeval --model M --data gsm8k=test.jsonl --data ifeval=input_data.jsonl --out evals/M
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
@@ -161,7 +170,9 @@ def run(
         _run_lm_eval(task, model_config, ctx, out, {**shares[0], "best_by": best_by, "budget": budget}, as_json)
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
-    jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
+    jobs = [
+        Job(suite_of(ctx, name, **share), model_config, seed, selectors, by=by) for name, share in zip(suites, shares)
+    ]
     results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]

@@ -15,7 +15,9 @@ from rlhf_core.cli import context_of, load_sampler
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.data import Prompt, write_json
 from rlhf_core.models import ModelConfig, resolve_model, weights_digest
+from rlhf_eval import prompt_form
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
+from rlhf_eval.breakdown import breakdown, check_columns
 from rlhf_eval.items import rows, section, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
@@ -47,6 +49,8 @@ class Job:
     selectors: tuple[Selector, ...] = ()
     called: str = ""
     """The model's name in the settings where its path is a passing one."""
+    by: tuple[str, ...] = ()
+    """Columns whose values the report lists with their accuracy; see :mod:`rlhf_eval.breakdown`."""
 
     def settings(self, ctx: BuildContext) -> dict[str, Any]:
         """Everything that decides the rows; a result folder belongs to one of these."""
@@ -72,6 +76,7 @@ class Job:
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)
         prompts = rows(suite, ready.datasets)
+        check_columns(self.by, prompts, suite.samples)
         shots = worked_examples(suite, ctx, prompts)
         entry = ctx.registry.find("verifier", str(getattr(suite.verifier, "name", "")))
         return {
@@ -102,6 +107,8 @@ def evaluate(
     folder = ResultFolder(out or folder_of(job, settings), settings)
     samples, size = int(settings["suite"]["samples"]), int(settings["prompts_per_chunk"])
     done = folder.open(size * samples)
+    if form := prompt_form.warning(job.model.path, job.suite.resolved(ctx)):
+        say(f"warning: {form}")
     total = int(settings["rows"]["count"])
     try:
         if done * size < total and budget_s != 0:
@@ -112,7 +119,8 @@ def evaluate(
         raise
     finally:
         folder.close()
-    return folder.path, conclude(job, ctx, folder, say)
+    more = {"prompt_form": form} if form else {}
+    return folder.path, conclude(job, ctx, folder, say, job.suite.pass_from, job.by, more)
 
 
 def _sample(
@@ -176,8 +184,17 @@ class Progress:
         self.tokens += tokens
 
 
-def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
-    """Score by the selectors, write report, pass rates and curve, and return the report."""
+def conclude(
+    job: Concluded,
+    ctx: BuildContext,
+    folder: ResultFolder,
+    say: Say,
+    least: float = 1.0,
+    by: Sequence[str] = (),
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Score by the selectors, write report, pass rates and curve, and return the report. Verdicts of ``least`` or more
+    are right; ``more`` goes into the report as it is."""
     from rlhf_core.data import read_jsonl
 
     all_rows = folder.rows()
@@ -186,12 +203,14 @@ def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) 
         raise ConfigError(f"two ways to choose have one name: {', '.join(names)}", fix="give the folders other names")
     chosen = {s.name: score(s, folder, all_rows, ctx, say) for s in job.selectors}
     times = list(read_jsonl(folder.times_path))
-    result = report(all_rows, chosen) | {"seconds": sum(t["seconds"] for t in times)}
+    result = report(all_rows, chosen, least) | {"seconds": sum(t["seconds"] for t in times), **(more or {})}
+    if by:
+        result["by"] = breakdown(all_rows, by, least)
     if seen := job.seen_in_training(ctx):
         result["seen_in_training"] = seen
         say(f"warning: {seen['warning']}")
     write_json(folder.path / "report.json", result)
-    folder.write("pass_rates.jsonl", pass_rates(all_rows))
+    folder.write("pass_rates.jsonl", pass_rates(all_rows, least))
     if "best_at" in result and not draw(result, folder.path / "curve.png"):
         say("no curve.png: matplotlib is not installed (pip install 'rlhf-eval[plot]')")
     return result

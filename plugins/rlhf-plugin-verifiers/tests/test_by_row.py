@@ -130,6 +130,17 @@ def test_the_table_of_verifiers_can_be_changed(make_verifier: Callable[..., Any]
     assert [s.value for s in scores] == [0.0, 0.0, 1.0, 1.0]
 
 
+def test_all_verifiers_can_be_put_into_one_mode(make_verifier: Callable[..., Any], sample: Callable[..., Any]) -> None:
+    rows = [
+        sample("so 7", "7", dataset="gsm8k"),
+        sample("Well, yes.\nThis is done", None, dataset="ifeval", ground_truth=str(SEVERAL)),
+    ]
+    values = {
+        m: [s.value for s in make_verifier({"name": "by_row", "mode": m}).score(rows)] for m in ("strict", "lenient")
+    }
+    assert values == {"strict": [0.0, 0.5], "lenient": [1.0, 1.0]}
+
+
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize(
     ("extra", "why"),

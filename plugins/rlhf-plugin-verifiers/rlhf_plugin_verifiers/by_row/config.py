@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,14 @@ def installed(name: str) -> VerifierConfig | None:
     return config
 
 
+def in_mode(verifier: Any, mode: str) -> Any:
+    """A verifier in another mode, if it has it."""
+    field = type(verifier).model_fields.get("mode")
+    wanted = {"strict": ("strict",), "lenient": ("lenient", "loose")}.get(mode, ())
+    new = next((m for m in wanted if field is not None and m in get_args(field.annotation)), None)
+    return verifier if new is None else verifier.model_copy(update={"mode": new})
+
+
 class ByRowConfig(VerifierConfig):
     """Judges each row by the verifier that a column of it names, for mixtures such as RLVR-GSM-MATH-IF.
 
@@ -44,6 +52,8 @@ class ByRowConfig(VerifierConfig):
     name: str = "by_row"
     component: ClassVar[str] = "rlhf_plugin_verifiers.by_row.verifier:ByRowVerifier"
     needs_answer: ClassVar[bool] = False
+    mode: Literal["own", "strict", "lenient"] = "own"
+    """The mode of all verifiers that have it (``lenient`` is ``loose`` to some); ``own`` leaves each as it is."""
     column: str = "dataset"
     """The column of the row."""
     verifiers: dict[str, VerifierField] = Field(default_factory=published)  # pyright: ignore[reportInvalidTypeForm]
@@ -62,6 +72,11 @@ class ByRowConfig(VerifierConfig):
             table[key] = {**table[key].model_dump(), **value} if changes else value
         return {**data, "verifiers": table}
 
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """Value of the column -> verifier in its mode, those that rows have named by themselves among them."""
+        return {value: in_mode(verifier, self.mode) for value, verifier in self.verifiers.items()}
+
     def choose(self, prompt: Prompt) -> tuple[Any, Prompt]:
         """The verifier of a row and the prompt as that reads it; raises ValueError with the reason if there is none."""
         from rlhf_plugin_verifiers.by_row.rows import reference_of
@@ -71,7 +86,9 @@ class ByRowConfig(VerifierConfig):
             value = value[0]
         if not isinstance(value, str) or not value:
             raise ValueError(f"the row has no text in column '{self.column}', which names its verifier")
-        verifier = self.verifiers.get(value) or installed(value)
+        if value not in self.table and (named := installed(value)) is not None:
+            self.table[value] = in_mode(named, self.mode)
+        verifier = self.table.get(value)
         if verifier is None:
             raise ValueError(
                 f"column '{self.column}' is {value!r}, and no verifier of that name is installed; name one with "

@@ -18,14 +18,14 @@ class ByRowVerifier:
 
     def __init__(self, config: ByRowConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config, ctx
-        self._built: dict[int, Any] = {id(v): v.build(ctx) for v in config.verifiers.values()}
+        self._built: dict[int, Any] = {id(v): v.build(ctx) for v in config.table.values()}
 
     def verify(self, sample: Sample) -> Score:
         why = why_refused(self.config, sample.prompt)
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)
         verifier, prompt = self.config.choose(sample.prompt)
-        if id(verifier) not in self._built:  # `installed` keeps it alive
+        if id(verifier) not in self._built:  # the table keeps it alive
             self._built[id(verifier)] = verifier.build(self.ctx)
         return self._built[id(verifier)].verify(replace(sample, prompt=prompt))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -128,4 +129,19 @@ def rlvr_row(row: Row) -> Row:
         "prompt": row["messages"] if row.get("messages") else row["prompt"],
         **reference_of(row["ground_truth"]),
         **({"id": row["key"]} if row.get("key") is not None else {}),
+    }
+
+
+def apps_row(row: Row) -> Row:
+    """``question``, ``starter_code`` and where the input comes from, as the published prompts say it."""
+    tests = json.loads(row["input_output"]) if isinstance(row["input_output"], str) else row["input_output"]
+    starter = str(row.get("starter_code") or "").strip()
+    by_call = isinstance(tests, Mapping) and tests.get("fn_name")
+    use = "Use Call-Based format" if by_call else "Use Standard Input format"
+    number = row.get("problem_id", row.get("id"))
+    return {
+        "prompt": "\n".join(part for part in (str(row["question"]).strip(), starter, use) if part),
+        "input_output": tests,
+        **{k: row[k] for k in ("difficulty", "url") if k in row},
+        **({"id": number} if number is not None else {}),
     }

@@ -92,6 +92,13 @@ class MbppDataConfig(AdaptedConfig):
     convert: ClassVar[str] = "mbpp_row"
 
 
+class AppsDataConfig(AdaptedConfig):
+    """APPS' files: ``question`` with ``starter_code`` as the prompt, and ``input_output``; ids from ``problem_id``."""
+
+    name: str = "apps"
+    convert: ClassVar[str] = "apps_row"
+
+
 class WhereConfig(ComponentConfig):
     """Rows of another data set for which ``expression`` holds; ``dataset.where=EXPRESSION`` is short for it."""
 
