@@ -84,6 +84,15 @@ SUITE_OPTIONS = (
 )
 
 
+by_option = click.option(
+    "--by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Also the accuracy for each value of a column of the rows: level, subject, ...; or pass-band, or "
+    "pass-band=FILE with the pass rates of another evaluation. Repeatable.",
+)
+
+
 def suite_options(command: F) -> F:
     for option in reversed(SUITE_OPTIONS):
         command = option(command)
@@ -100,13 +109,7 @@ def suite_options(command: F) -> F:
     metavar="R",
     help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
 )
-@click.option(
-    "--by",
-    multiple=True,
-    metavar="COLUMN",
-    help="Also the accuracy for each value of a column of the rows: level, subject, ...; or pass-band, or "
-    "pass-band=FILE with the pass rates of another evaluation. Repeatable.",
-)
+@by_option
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
 )
