@@ -84,6 +84,30 @@ SUITE_OPTIONS = (
 )
 
 
+ENGINE_OPTIONS = (
+    click.option(
+        "--engine",
+        default="native",
+        show_default=True,
+        metavar="E",
+        help="Rollout engine, or the address of a vLLM server: http://127.0.0.1:8000.",
+    ),
+    click.option(
+        "--engine-set",
+        "engine_settings",
+        multiple=True,
+        metavar="a.b=c",
+        help="One setting of it, such as python=/vllm-environment/bin/python. Repeatable.",
+    ),
+)
+
+
+def engine_options(command: F) -> F:
+    for option in reversed(ENGINE_OPTIONS):
+        command = option(command)
+    return command
+
+
 by_option = click.option(
     "--by",
     multiple=True,
@@ -110,6 +134,7 @@ def suite_options(command: F) -> F:
     help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
 )
 @by_option
+@engine_options
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
 )
@@ -135,6 +160,8 @@ def run(
     seed: int,
     best_by: tuple[str, ...],
     by: tuple[str, ...],
+    engine: str,
+    engine_settings: tuple[str, ...],
     out: Path | None,
     failures: int,
     budget: float | None,
@@ -152,6 +179,7 @@ def run(
     rlhf eval gsm8k ifeval --model M --data gsm8k=test.jsonl --data ifeval=input_data.jsonl --out evals/M
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
+    rlhf eval gsm8k --model M --data test.jsonl --engine vllm --engine-set python=/vllm-environment/bin/python
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import ConfigError
@@ -166,6 +194,8 @@ def run(
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
     tasks = [name.partition(":")[2] for name in suites if name.startswith("lm_eval:")]
+    if tasks and engine != "native":
+        raise ConfigError("a task of lm_eval is sampled by this toolkit's engine", fix="leave out --engine")
     if tasks:
         if len(suites) > 1:
             raise ConfigError("a task of lm_eval stands alone in a command", fix="one command for each of them")
@@ -174,7 +204,8 @@ def run(
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     jobs = [
-        Job(suite_of(ctx, name, **share), model_config, seed, selectors, by=by) for name, share in zip(suites, shares)
+        Job(suite_of(ctx, name, **share), model_config, seed, selectors, "", engine, engine_settings, by)
+        for name, share in zip(suites, shares)
     ]
     results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlhf_eval.cli import by_option, suite_options
+from rlhf_eval.cli import by_option, engine_options, suite_options
 
 
 @click.command()
@@ -25,6 +25,7 @@ from rlhf_eval.cli import by_option, suite_options
     help="Default RUN/evals/SUITE. Of several suites: FOLDER/SUITE.",
 )
 @by_option
+@engine_options
 @click.option("--once", is_flag=True, help="Evaluate what is there and do not wait for more.")
 @click.option("--base/--no-base", default=True, show_default=True, help="Also the model that the run started from.")
 @click.option("--poll", type=click.FloatRange(0.1), default=15.0, show_default=True, help="Seconds between two looks.")
@@ -40,6 +41,8 @@ def watch(
     run: str,
     suites: tuple[str, ...],
     by: tuple[str, ...],
+    engine: str,
+    engine_settings: tuple[str, ...],
     seed: int,
     out: Path | None,
     once: bool,
@@ -65,7 +68,7 @@ def watch(
 
     ctx = context_of(open_registry(), seed=seed)
     chosen = [suite_of(ctx, name, **share) for name, share in zip(suites, options_of(suites, options))]
-    watcher = Watcher(run, chosen, ctx, out, base=base, by=by)
+    watcher = Watcher(run, chosen, ctx, out, base=base, by=by, engine=engine, engine_settings=engine_settings)
     summaries = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:
         emit_json(summaries if len(summaries) > 1 else summaries[0])

@@ -6,13 +6,15 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_core.cli import context_of, load_sampler
-from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.config import BuildContext, ConfigError, parse_settings
 from rlhf_core.data import Prompt, write_json
 from rlhf_core.models import ModelConfig, resolve_model, weights_digest
 from rlhf_eval import prompt_form
@@ -26,6 +28,17 @@ from rlhf_eval.store import ResultFolder, named_folder
 from rlhf_eval.suites import SuiteConfig
 
 Sampler = Callable[[], tuple[Any, Any]]
+
+
+@contextmanager
+def loaded_once(load: Sampler) -> Generator[Sampler, None, None]:
+    """Load a model when it is first needed, and close its engine at the end."""
+    sampler = cache(load)
+    try:
+        yield sampler
+    finally:
+        if sampler.cache_info().currsize:
+            getattr(sampler()[1], "close", lambda: None)()
 
 
 class Concluded(Protocol):
@@ -49,6 +62,9 @@ class Job:
     selectors: tuple[Selector, ...] = ()
     called: str = ""
     """The model's name in the settings where its path is a passing one."""
+    engine: str = "native"
+    """The rollout engine, or a vLLM server's address."""
+    engine_settings: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
     """Columns whose values the report lists with their accuracy; see :mod:`rlhf_eval.breakdown`."""
 
@@ -58,12 +74,22 @@ class Job:
         resolve_model(self.model.path)
         return {
             **suite_settings,
+            **self.engine_name,
             "model": {
                 **self.model.model_dump(mode="json"),
                 "path": self.called or self.model.path,
                 "weights": weights_digest(self.model.path),
             },
         }
+
+    @property
+    def engine_name(self) -> dict[str, str]:
+        """The engine in the settings; the native one goes without saying."""
+        return {} if self.engine == "native" else {"engine": "vllm" if "://" in self.engine else self.engine}
+
+    def load(self, ctx: BuildContext) -> tuple[Any, Any]:
+        """The policy, and the engine that samples from it."""
+        return load_sampler(ctx.registry, self.model, self.engine, **parse_settings(self.engine_settings))
 
     def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
         """``{"rows": n, "warning": text}`` if the runs that the model comes from trained on rows of the suite."""
@@ -112,7 +138,7 @@ def evaluate(
     total = int(settings["rows"]["count"])
     try:
         if done * size < total and budget_s != 0:
-            policy, engine = sampler() if sampler else load_sampler(ctx.registry, job.model)
+            policy, engine = sampler() if sampler else job.load(ctx)
             _sample(job, ctx.with_(policy=policy), engine, folder, range(done * size, total), size, say, budget_s)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)

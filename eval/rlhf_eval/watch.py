@@ -9,16 +9,15 @@ import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.cli import load_sampler
 from rlhf_core.config import BuildContext, ConfigError, RlhfError
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, weights_digest
 from rlhf_core.runs import StoredRun
-from rlhf_eval.harness import Job, Sampler, evaluate
+from rlhf_eval.harness import Job, Sampler, evaluate, loaded_once
 from rlhf_eval.selectors import Say
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
@@ -72,10 +71,8 @@ def adapter_print(model: Path) -> str:
 class Record:
     """What is known of a run's checkpoints on one suite, in ``OUT/watch.json``."""
 
-    def __init__(
-        self, run: StoredRun, suite: SuiteConfig, ctx: BuildContext, out: Path, by: Sequence[str] = ()
-    ) -> None:
-        self.run, self.suite, self.ctx, self.out, self.by = run, suite, ctx, out, tuple(by)
+    def __init__(self, run: StoredRun, job: Job, ctx: BuildContext, out: Path) -> None:
+        self.run, self.job, self.ctx, self.out = run, job, ctx, out
         self.rows: list[dict[str, Any]] = []
         self.missed: list[str] = []
         self.prints = set[str]()
@@ -89,7 +86,7 @@ class Record:
         self.missed = [name for name in earlier["missed"] if name not in models(self.run)]
         settings: dict[str, Any] = {}
         if earlier["checkpoints"]:
-            settings = Job(self.suite, ModelConfig(), self.ctx.seed, by=self.by).suite_settings(self.ctx)
+            settings = self.job.suite_settings(self.ctx) | self.job.engine_name
         for row in earlier["checkpoints"]:
             evaluated = self.out / row["checkpoint"]
             if row["checkpoint"] != "start" and (evaluated / "settings.json").is_file():
@@ -104,7 +101,7 @@ class Record:
         write_json(self.out / "watch.json", self.summary())
 
     def evaluate(self, name: str, model: ModelConfig, sampler: Sampler, say: Say, adapter: str = "") -> None:
-        job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}", by=self.by)
+        job = replace(self.job, model=model, called=f"{self.run.path.name}/{name}")
         folder, result = evaluate(job, self.ctx, self.out / name, say, sampler=sampler)
         modes = {m: v["value"] for m, v in result.get("modes", {}).items()}
         ends = result["endings"]
@@ -124,7 +121,7 @@ class Record:
     def summary(self) -> dict[str, Any]:
         return {
             "run": str(self.run.path),
-            "suite": self.suite.name,
+            "suite": self.job.suite.name,
             "checkpoints": self.rows,
             "missed": self.missed,
             "best": best(self.rows),
@@ -145,6 +142,8 @@ class Watcher:
         *,
         base: bool = True,
         by: Sequence[str] = (),
+        engine: str = "native",
+        engine_settings: Sequence[str] = (),
     ) -> None:
         self.run, self.ctx, self.base = StoredRun.find(run), ctx, base
         model = self.run.plan.config["model"]
@@ -153,7 +152,8 @@ class Watcher:
         self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
         root = self.run.path / "evals" if out is None else out
         alone = out is not None and len(suites) == 1
-        self.records = [Record(self.run, s, ctx, root if alone else root / s.name, by) for s in suites]
+        job = Job(suites[0], ModelConfig(), ctx.seed, (), "", engine, tuple(engine_settings), tuple(by))
+        self.records = [Record(self.run, replace(job, suite=s), ctx, root if alone else root / s.name) for s in suites]
 
     def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Say) -> list[dict[str, Any]]:
         """Evaluate until the run has ended, or ``once``; ``patience_s`` is the longest wait for a checkpoint."""
@@ -201,11 +201,11 @@ class Watcher:
 
     def _on_each(self, name: str, model: ModelConfig, records: Sequence[Record], say: Say, adapter: str = "") -> None:
         """Evaluate a model, which is loaded once, on several suites."""
-        sampler = cache(lambda: load_sampler(self.ctx.registry, model))
-        for record in records:
-            if len(self.records) > 1:
-                say(record.suite.name)
-            record.evaluate(name, model, sampler, say, adapter)
+        with loaded_once(lambda: replace(self.records[0].job, model=model).load(self.ctx)) as sampler:
+            for record in records:
+                if len(self.records) > 1:
+                    say(record.job.suite.name)
+                record.evaluate(name, model, sampler, say, adapter)
 
 
 def age(row: Mapping[str, Any]) -> tuple[int, str]:

@@ -321,16 +321,16 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
 def test_several_suites_are_watched_with_one_loaded_model(
     rlhf: Rlhf, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import rlhf_eval.watch as watch
+    from rlhf_eval.harness import Job
 
     loaded: list[str] = []
-    load = watch.load_sampler
+    load = Job.load
 
-    def counted(registry: Any, model: Any) -> Any:
-        loaded.append(Path(model.path).name)
-        return load(registry, model)
+    def counted(job: Job, ctx: Any) -> Any:
+        loaded.append(job.model.path)
+        return load(job, ctx)
 
-    monkeypatch.setattr(watch, "load_sampler", counted)
+    monkeypatch.setattr(Job, "load", counted)
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     rows = tmp_path / "sums.jsonl"
     rows.write_text("".join(json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(3)))

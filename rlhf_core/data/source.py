@@ -60,8 +60,7 @@ class Source:
         else:
             rows = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
         self.reader.check_columns(rows)
-        if left_out := getattr(self.component, "left_out", None):
-            counts += Counter({"rows_left_out_by_where": left_out(split)})
+        counts += Counter({"rows_left_out_by_where": getattr(self.component, "left_out", lambda _: 0)(split)})
         limit = self.shared.limit
         if limit is not None and len(rows) > limit:
             counts["rows_beyond_limit"] += len(rows) - limit

@@ -123,6 +123,20 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same text."
 )
+@click.option(
+    "--engine",
+    default="native",
+    show_default=True,
+    metavar="E",
+    help="Rollout engine, or the address of a vLLM server: http://127.0.0.1:8000.",
+)
+@click.option(
+    "--engine-set",
+    "engine_settings",
+    multiple=True,
+    metavar="a.b=c",
+    help="One setting of it, such as python=/vllm-environment/bin/python. Repeatable.",
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",
@@ -148,6 +162,8 @@ def generate(
     max_tokens: int | None,
     n: int,
     seed: int,
+    engine: str,
+    engine_settings: tuple[str, ...],
     prompt_format: Any,
     tool_format: str | None,
     out: str | None,
@@ -164,10 +180,10 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack
 
     from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
-    from rlhf_core.config import ConfigError
+    from rlhf_core.config import ConfigError, parse_settings
     from rlhf_core.models import Formatter, ModelConfig
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_native.stage import Stage
@@ -187,10 +203,13 @@ def generate(
     config = ModelConfig.as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format)
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
-    sampler = load_sampler(open_registry() if stage is None else stage.registry, config)
+    registry = open_registry() if stage is None else stage.registry
+    sampler = load_sampler(registry, config, engine, **parse_settings(engine_settings))
     formatter = Formatter(sampler.policy.tokenizer, config.prompt_format, config.tool_format)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-    with nullcontext() if stage is None else stage.player(config, sampler.policy, seed) as agent:
+    with ExitStack() as stack:
+        stack.callback(getattr(sampler.engine, "close", lambda: None))
+        agent = None if stage is None else stack.enter_context(stage.player(config, sampler.policy, seed))
         rollouts = sampler.sample(prompts, sampling, n, seed, formatter, agent)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
