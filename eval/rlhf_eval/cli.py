@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -187,8 +187,6 @@ def run(
     from rlhf_eval.harness import Job
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.several import evaluate_all, options_of
-    from rlhf_eval.show import show, show_all
-    from rlhf_eval.store import read
 
     ctx = context_of(open_registry(), seed=seed)
     model_config = ModelConfig(path=model, dtype=dtype)
@@ -212,11 +210,18 @@ def run(
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
         emit_json(named if len(jobs) > 1 else named[0])
         return
+    _show(results, failures, several=len(jobs) > 1)
+
+
+def _show(results: Sequence[tuple[Path, dict[str, Any]]], failures: int, *, several: bool) -> None:
+    from rlhf_eval.show import show, show_all
+    from rlhf_eval.store import read
+
     for folder, result in results:
         stored = read(folder)
         show(stored.title, result, stored.rows, failures)
         click.echo(f"\nrows, report and pass rates: {folder}\n")
-    if len(jobs) > 1:
+    if several:
         show_all(results)
 
 

@@ -15,7 +15,7 @@ from rlhf_core.data.files import FileRows, parse_json, read_parquet, read_text
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
     from rlhf_core.models import Formatter
-    from rlhf_core.rollouts import Rollout
+    from rlhf_core.rollouts import Rollout, SamplingParams
 
 
 STDIN = "-"
@@ -191,11 +191,7 @@ def generate(
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
-    if sampling.min_tokens > sampling.max_tokens:
-        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
-        raise ConfigError(above, fix="lower it")
-    if out is not None and as_json:
-        raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
+    _check_options(sampling, out, as_json)
     files = (*files, *inputs)
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
@@ -221,6 +217,16 @@ def generate(
         return
     for row in shown:
         _print(row)
+
+
+def _check_options(sampling: SamplingParams, out: str | None, as_json: bool) -> None:
+    from rlhf_core.config import ConfigError
+
+    if sampling.min_tokens > sampling.max_tokens:
+        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
+        raise ConfigError(above, fix="lower it")
+    if out is not None and as_json:
+        raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
 
 
 def _flat_rows(prompt_row: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
