@@ -63,7 +63,7 @@ class SuiteBenchmark:
 
     def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
         """Sample every prompt, judge, and return metrics by name: ``pass@1``, ``truncated`` and so on."""
-        return metrics(self.rows(range(len(self.items)), engine, policy_version))
+        return metrics(self.rows(range(len(self.items)), engine, policy_version), self.suite.pass_from)
 
     def rows(self, which: Sequence[int], engine: Any, policy_version: int = 0) -> list[Row]:
         """One row per completion, which depends on its prompt, the seed and its index alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,6 +84,39 @@ SUITE_OPTIONS = (
 )
 
 
+ENGINE_OPTIONS = (
+    click.option(
+        "--engine",
+        default="native",
+        show_default=True,
+        metavar="E",
+        help="Rollout engine, or the address of a vLLM server: http://127.0.0.1:8000.",
+    ),
+    click.option(
+        "--engine-set",
+        "engine_settings",
+        multiple=True,
+        metavar="a.b=c",
+        help="One setting of it, such as python=/vllm-environment/bin/python. Repeatable.",
+    ),
+)
+
+
+def engine_options(command: F) -> F:
+    for option in reversed(ENGINE_OPTIONS):
+        command = option(command)
+    return command
+
+
+by_option = click.option(
+    "--by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Also the accuracy for each value of a column of the rows: level, subject, ...; or pass-band, or "
+    "pass-band=FILE with the pass rates of another evaluation. Repeatable.",
+)
+
+
 def suite_options(command: F) -> F:
     for option in reversed(SUITE_OPTIONS):
         command = option(command)
@@ -100,6 +133,8 @@ def suite_options(command: F) -> F:
     metavar="R",
     help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
 )
+@by_option
+@engine_options
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same rows."
 )
@@ -124,6 +159,9 @@ def run(
     dtype: Any,
     seed: int,
     best_by: tuple[str, ...],
+    by: tuple[str, ...],
+    engine: str,
+    engine_settings: tuple[str, ...],
     out: Path | None,
     failures: int,
     budget: float | None,
@@ -137,9 +175,11 @@ def run(
     \b
     rlhf eval gsm8k --model runs/x/final --data test.jsonl --style r1_zero
     rlhf eval gsm8k --model M --data train.jsonl --n 16 --best-by runs/rm/final
+    rlhf eval math --model M --data test.jsonl --by level --by subject
     rlhf eval gsm8k ifeval --model M --data gsm8k=test.jsonl --data ifeval=input_data.jsonl --out evals/M
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
+    rlhf eval gsm8k --model M --data test.jsonl --engine vllm --engine-set python=/vllm-environment/bin/python
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import ConfigError
@@ -147,13 +187,13 @@ def run(
     from rlhf_eval.harness import Job
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.several import evaluate_all, options_of
-    from rlhf_eval.show import show, show_all
-    from rlhf_eval.store import read
 
     ctx = context_of(open_registry(), seed=seed)
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
     tasks = [name.partition(":")[2] for name in suites if name.startswith("lm_eval:")]
+    if tasks and engine != "native":
+        raise ConfigError("a task of lm_eval is sampled by this toolkit's engine", fix="leave out --engine")
     if tasks:
         if len(suites) > 1:
             raise ConfigError("a task of lm_eval stands alone in a command", fix="one command for each of them")
@@ -161,17 +201,27 @@ def run(
         _run_lm_eval(task, model_config, ctx, out, {**shares[0], "best_by": best_by, "budget": budget}, as_json)
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
-    jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
+    jobs = [
+        Job(suite_of(ctx, name, **share), model_config, seed, selectors, "", engine, engine_settings, by)
+        for name, share in zip(suites, shares)
+    ]
     results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
         named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
         emit_json(named if len(jobs) > 1 else named[0])
         return
+    _show(results, failures, several=len(jobs) > 1)
+
+
+def _show(results: Sequence[tuple[Path, dict[str, Any]]], failures: int, *, several: bool) -> None:
+    from rlhf_eval.show import show, show_all
+    from rlhf_eval.store import read
+
     for folder, result in results:
         stored = read(folder)
         show(stored.title, result, stored.rows, failures)
         click.echo(f"\nrows, report and pass rates: {folder}\n")
-    if len(jobs) > 1:
+    if several:
         show_all(results)
 
 

@@ -8,17 +8,24 @@ from typing import Any
 
 import click
 
-from rlhf_eval.cli import suite_options
+from rlhf_eval.cli import by_option, engine_options, suite_options
 
 
 @click.command()
 @click.argument("run")
-@click.argument("suite")
+@click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
 @suite_options
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same for every checkpoint."
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Default RUN/evals/SUITE.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Default RUN/evals/SUITE. Of several suites: FOLDER/SUITE.",
+)
+@by_option
+@engine_options
 @click.option("--once", is_flag=True, help="Evaluate what is there and do not wait for more.")
 @click.option("--base/--no-base", default=True, show_default=True, help="Also the model that the run started from.")
 @click.option("--poll", type=click.FloatRange(0.1), default=15.0, show_default=True, help="Seconds between two looks.")
@@ -32,7 +39,10 @@ from rlhf_eval.cli import suite_options
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def watch(
     run: str,
-    suite: str,
+    suites: tuple[str, ...],
+    by: tuple[str, ...],
+    engine: str,
+    engine_settings: tuple[str, ...],
     seed: int,
     out: Path | None,
     once: bool,
@@ -42,12 +52,14 @@ def watch(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Evaluate every checkpoint of RUN on SUITE, all with the same settings and seeds, until the run has ended.
+    """Evaluate every checkpoint of RUN on suites, all with the same settings and seeds, until the run has ended.
 
-    Prints the best one, and whether the form of the answers drifts (strict against lenient verdicts).
+    Prints the best one, and whether the form of the answers drifts (strict against lenient verdicts). With several
+    suites, say for which one rows and settings are, as in `rlhf eval run`; a checkpoint is loaded once for all.
 
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
+    rlhf eval watch RUN gsm8k ifeval --data gsm8k=test.jsonl --data ifeval=input_data.jsonl
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_eval.cli import suite_of
@@ -55,11 +67,15 @@ def watch(
     from rlhf_eval.watch import Watcher
 
     ctx = context_of(open_registry(), seed=seed)
-    watcher = Watcher(run, suite_of(ctx, suite, **options_of((suite,), options)[0]), ctx, out, base=base)
-    summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
+    chosen = [suite_of(ctx, name, **share) for name, share in zip(suites, options_of(suites, options))]
+    watcher = Watcher(run, chosen, ctx, out, base=base, by=by, engine=engine, engine_settings=engine_settings)
+    summaries = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:
-        emit_json(summary)
-    else:
+        emit_json(summaries if len(summaries) > 1 else summaries[0])
+        return
+    for summary in summaries:
+        if len(summaries) > 1:
+            click.secho(f"\n{summary['suite']}", bold=True)
         show(summary)
 
 

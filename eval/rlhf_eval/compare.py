@@ -18,6 +18,7 @@ EXAMPLES = 5
 
 def compare(first: Stored, second: Stored) -> dict[str, Any]:
     """Means over the prompts that both judged, 95 % interval of the difference, McNemar on first completions."""
+    least = float(first.settings.get("suite", {}).get("pass_from", 1.0))
     a, b = by_prompt(judged(first.rows)), by_prompt(judged(second.rows))
     shared = _shared_prompts(first, second, a, b)
     first_values, second_values = ([_mean(groups[name]) for name in shared] for groups in (a, b))
@@ -34,7 +35,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
         ],
         "mean": [mean_interval(first_values)._asdict(), mean_interval(second_values)._asdict()],
         "difference": paired_difference(first_values, second_values)._asdict(),
-        "mcnemar": _mcnemar(_first_completions(a, shared), _first_completions(b, shared)),
+        "mcnemar": _mcnemar(*(_first_completions(groups, shared, least) for groups in (a, b))),
     }
 
 
@@ -59,9 +60,9 @@ def _shared_prompts(
     return shared
 
 
-def _first_completions(groups: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, float]:
+def _first_completions(groups: Mapping[str, Sequence[Row]], names: Sequence[str], least: float) -> dict[str, float]:
     """Prompt -> whether its first completion is right, where that one was judged."""
-    return {name: right(row) for name in names for row in groups[name] if row["sample"] == 0}
+    return {name: right(row, least=least) for name in names for row in groups[name] if row["sample"] == 0}
 
 
 def _mcnemar(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Any]:

@@ -6,16 +6,20 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_core.cli import context_of, load_sampler
-from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.config import BuildContext, ConfigError, parse_settings
 from rlhf_core.data import Prompt, write_json
 from rlhf_core.models import ModelConfig, resolve_model, weights_digest
+from rlhf_eval import prompt_form
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
+from rlhf_eval.breakdown import breakdown, check_columns
 from rlhf_eval.items import rows, section, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
@@ -24,6 +28,17 @@ from rlhf_eval.store import ResultFolder, named_folder
 from rlhf_eval.suites import SuiteConfig
 
 Sampler = Callable[[], tuple[Any, Any]]
+
+
+@contextmanager
+def loaded_once(load: Sampler) -> Generator[Sampler, None, None]:
+    """Load a model when it is first needed, and close its engine at the end."""
+    sampler = cache(load)
+    try:
+        yield sampler
+    finally:
+        if sampler.cache_info().currsize:
+            getattr(sampler()[1], "close", lambda: None)()
 
 
 class Concluded(Protocol):
@@ -47,6 +62,11 @@ class Job:
     selectors: tuple[Selector, ...] = ()
     called: str = ""
     """The model's name in the settings where its path is a passing one."""
+    engine: str = "native"
+    """The rollout engine, or a vLLM server's address."""
+    engine_settings: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    """Columns whose values the report lists with their accuracy; see :mod:`rlhf_eval.breakdown`."""
 
     def settings(self, ctx: BuildContext) -> dict[str, Any]:
         """Everything that decides the rows; a result folder belongs to one of these."""
@@ -54,12 +74,22 @@ class Job:
         resolve_model(self.model.path)
         return {
             **suite_settings,
+            **self.engine_name,
             "model": {
                 **self.model.model_dump(mode="json"),
                 "path": self.called or self.model.path,
                 "weights": weights_digest(self.model.path),
             },
         }
+
+    @property
+    def engine_name(self) -> dict[str, str]:
+        """The engine in the settings; the native one goes without saying."""
+        return {} if self.engine == "native" else {"engine": "vllm" if "://" in self.engine else self.engine}
+
+    def load(self, ctx: BuildContext) -> tuple[Any, Any]:
+        """The policy, and the engine that samples from it."""
+        return load_sampler(ctx.registry, self.model, self.engine, **parse_settings(self.engine_settings))
 
     def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
         """``{"rows": n, "warning": text}`` if the runs that the model comes from trained on rows of the suite."""
@@ -72,6 +102,7 @@ class Job:
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)
         prompts = rows(suite, ready.datasets)
+        check_columns(self.by, prompts, suite.samples)
         shots = worked_examples(suite, ctx, prompts)
         entry = ctx.registry.find("verifier", str(getattr(suite.verifier, "name", "")))
         return {
@@ -102,17 +133,20 @@ def evaluate(
     folder = ResultFolder(out or folder_of(job, settings), settings)
     samples, size = int(settings["suite"]["samples"]), int(settings["prompts_per_chunk"])
     done = folder.open(size * samples)
+    if form := prompt_form.warning(job.model.path, job.suite.resolved(ctx)):
+        say(f"warning: {form}")
     total = int(settings["rows"]["count"])
     try:
         if done * size < total and budget_s != 0:
-            policy, engine = sampler() if sampler else load_sampler(ctx.registry, job.model)
+            policy, engine = sampler() if sampler else job.load(ctx)
             _sample(job, ctx.with_(policy=policy), engine, folder, range(done * size, total), size, say, budget_s)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
         raise
     finally:
         folder.close()
-    return folder.path, conclude(job, ctx, folder, say)
+    more = {"prompt_form": form} if form else {}
+    return folder.path, conclude(job, ctx, folder, say, job.suite.pass_from, job.by, more)
 
 
 def _sample(
@@ -176,8 +210,17 @@ class Progress:
         self.tokens += tokens
 
 
-def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
-    """Score by the selectors, write report, pass rates and curve, and return the report."""
+def conclude(
+    job: Concluded,
+    ctx: BuildContext,
+    folder: ResultFolder,
+    say: Say,
+    least: float = 1.0,
+    by: Sequence[str] = (),
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Score by the selectors, write report, pass rates and curve, and return the report. Verdicts of ``least`` or more
+    are right; ``more`` goes into the report as it is."""
     from rlhf_core.data import read_jsonl
 
     all_rows = folder.rows()
@@ -186,12 +229,14 @@ def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) 
         raise ConfigError(f"two ways to choose have one name: {', '.join(names)}", fix="give the folders other names")
     chosen = {s.name: score(s, folder, all_rows, ctx, say) for s in job.selectors}
     times = list(read_jsonl(folder.times_path))
-    result = report(all_rows, chosen) | {"seconds": sum(t["seconds"] for t in times)}
+    result = report(all_rows, chosen, least) | {"seconds": sum(t["seconds"] for t in times), **(more or {})}
+    if by:
+        result["by"] = breakdown(all_rows, by, least)
     if seen := job.seen_in_training(ctx):
         result["seen_in_training"] = seen
         say(f"warning: {seen['warning']}")
     write_json(folder.path / "report.json", result)
-    folder.write("pass_rates.jsonl", pass_rates(all_rows))
+    folder.write("pass_rates.jsonl", pass_rates(all_rows, least))
     if "best_at" in result and not draw(result, folder.path / "curve.png"):
         say("no curve.png: matplotlib is not installed (pip install 'rlhf-eval[plot]')")
     return result

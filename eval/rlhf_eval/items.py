@@ -39,8 +39,17 @@ def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
         "heldout_fraction": 0.0,
         "max_dropped_fraction": 0.0,
         **({"limit": suite.limit} if suite.limit else {}),
-        **source,
+        **_filtered(source, suite.where),
     }
+
+
+def _filtered(source: dict[str, Any], where: str | None) -> dict[str, Any]:
+    """A data set section whose rows are those for which ``where`` holds, in each of its sources."""
+    if not where:
+        return source
+    if "sources" in source:
+        return {**source, "sources": [{**one, "where": where} for one in source["sources"]]}
+    return {**source, "where": where}
 
 
 def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:

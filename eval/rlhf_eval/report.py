@@ -31,9 +31,9 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r["status"] == "ok"]
 
 
-def right(row: Row, column: str = "value") -> float:
-    """1.0 where the whole of a verdict is positive; 0.0 where there is none."""
-    return float(row[column] is not None and row[column] >= 1)
+def right(row: Row, column: str = "value", least: float = 1.0) -> float:
+    """1.0 where a verdict is ``least`` or more, by default the whole of it; 0.0 where there is none."""
+    return float(row[column] is not None and row[column] >= least)
 
 
 def sizes(samples: int) -> list[int]:
@@ -45,8 +45,10 @@ def sizes(samples: int) -> list[int]:
 def report(
     rows: Sequence[Row],
     selectors: Selectors | None = None,
+    least: float = 1.0,
 ) -> dict[str, Any]:
-    """All figures as JSON values; ``selectors`` score each (id, sample) for best-of-N besides the mean logprob."""
+    """All figures as JSON values; ``selectors`` score each (id, sample) for best-of-N besides the mean logprob, and
+    verdicts of ``least`` or more are right."""
     judged_rows = judged(rows)
     statuses = dict(Counter(r["status"] for r in rows))
     if not judged_rows:
@@ -63,7 +65,8 @@ def report(
         "samples": samples,
         "completions": len(rows),
         "value": _plain(mean_interval([_mean([r["value"] for r in group]) for group in groups.values()])),
-        "pass_at": curve(groups, _passed, samples),
+        **({} if least == 1 else {"pass_from": least}),
+        "pass_at": curve(groups, lambda group, k: _passed(group, k, least), samples),
         "statuses": statuses,
         "categories": dict(Counter(r["category"] for r in rows).most_common()),
         "parts": _parts(judged_rows),
@@ -72,9 +75,9 @@ def report(
     if all(any(r.get(mode) is not None for r in judged_rows) for mode in MODES):
         figures["modes"] = {mode: _mode(list(groups.values()), mode) for mode in MODES}
     if samples > 1:
-        figures["best_at"] = _best_curves(groups, selectors or {}, samples)
+        figures["best_at"] = _best_curves(groups, selectors or {}, samples, least)
         if any(final_answer(r["detail"]) is not None for r in judged_rows):
-            figures["majority_at"] = curve(groups, _majority, samples)
+            figures["majority_at"] = curve(groups, lambda group, k: _majority(group, k, least), samples)
     return figures
 
 
@@ -83,9 +86,11 @@ def _parts(rows: Sequence[Row]) -> dict[str, float]:
     return {name: _mean([row["parts"][name] for row in rows if name in row["parts"]]) for name in names}
 
 
-def _best_curves(groups: Mapping[str, Sequence[Row]], selectors: Selectors, samples: int) -> dict[str, Any]:
+def _best_curves(
+    groups: Mapping[str, Sequence[Row]], selectors: Selectors, samples: int, least: float
+) -> dict[str, Any]:
     def best_by(score_of: Callable[[Row], float | None]) -> dict[str, Any]:
-        return curve(groups, lambda group, k: _best(group, [score_of(row) for row in group], k), samples)
+        return curve(groups, lambda group, k: _best(group, [score_of(row) for row in group], k, least), samples)
 
     curves = {"logprob": best_by(lambda row: row["mean_logprob"])}
     for name, scores in selectors.items():
@@ -125,6 +130,8 @@ def endings(rows: Sequence[Row]) -> dict[str, Any]:
 
 def warnings(figures: Mapping[str, Any]) -> list[str]:
     endings, texts = figures["endings"], list[str]()
+    if "prompt_form" in figures:
+        texts.append(figures["prompt_form"])
     if "seen_in_training" in figures:
         texts.append(f"{figures['seen_in_training']['warning']}: the figures are too good")
     if endings["truncated"] > TRUNCATED_WARNING:
@@ -156,22 +163,18 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def pass_rates(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def pass_rates(rows: Sequence[Row], least: float = 1.0) -> list[dict[str, Any]]:
     """``{"id", "pass_rate", ...}`` of each prompt, in the form that ``dataset.curriculum`` reads."""
+    rights = {name: [right(r, least=least) for r in group] for name, group in by_prompt(judged(rows)).items()}
     return [
-        {
-            "id": name,
-            "pass_rate": _mean([right(r) for r in group]),
-            "samples": len(group),
-            "right": sum(map(right, group)),
-        }
-        for name, group in by_prompt(judged(rows)).items()
+        {"id": name, "pass_rate": _mean(values), "samples": len(values), "right": sum(values)}
+        for name, values in rights.items()
     ]
 
 
-def metrics(rows: Sequence[Row]) -> dict[str, float]:
+def metrics(rows: Sequence[Row], least: float = 1.0) -> dict[str, float]:
     """The figures of :func:`report` that a training run logs."""
-    figures = report(rows)
+    figures = report(rows, least=least)
     by_name = {f"pass@{k}": v["value"] for k, v in figures["pass_at"].items()}
     by_name |= {mode: v["value"] for mode, v in figures.get("modes", {}).items()}
     by_name |= {f"part/{n}": v for n, v in figures["parts"].items()}
@@ -186,8 +189,8 @@ def metrics(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def _passed(group: Sequence[Row], k: int) -> float:
-    return pass_at_k(len(group), int(sum(map(right, group))), k)
+def _passed(group: Sequence[Row], k: int, least: float) -> float:
+    return pass_at_k(len(group), int(sum(right(r, least=least) for r in group)), k)
 
 
 def _mode(groups: Sequence[Sequence[Row]], mode: str) -> dict[str, float]:
@@ -199,12 +202,12 @@ def _mode(groups: Sequence[Sequence[Row]], mode: str) -> dict[str, float]:
     }
 
 
-def _best(group: Sequence[Row], scores: Sequence[float | None], k: int) -> float:
-    return best_at_k([right(r) for r in group], [float("nan") if s is None else s for s in scores], k)
+def _best(group: Sequence[Row], scores: Sequence[float | None], k: int, least: float) -> float:
+    return best_at_k([right(r, least=least) for r in group], [float("nan") if s is None else s for s in scores], k)
 
 
-def _majority(group: Sequence[Row], k: int) -> float:
-    return majority_at_k([right(r) for r in group], [final_answer(r["detail"]) for r in group], k)
+def _majority(group: Sequence[Row], k: int, least: float) -> float:
+    return majority_at_k([right(r, least=least) for r in group], [final_answer(r["detail"]) for r in group], k)
 
 
 def _mean(values: Sequence[float]) -> float:

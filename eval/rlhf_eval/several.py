@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,7 @@ def evaluate_all(
     jobs: Sequence[Job], ctx: BuildContext, out: Path | None, say: Say, budget_s: float | None
 ) -> list[tuple[Path, dict[str, Any]]]:
     """Evaluate one after the other with one loaded model, each in its own folder, within ``budget_s`` for all."""
-    from rlhf_core.cli import load_sampler
-    from rlhf_eval.harness import evaluate, folder_of
+    from rlhf_eval.harness import evaluate, folder_of, loaded_once
     from rlhf_eval.store import ResultFolder
 
     folders = [out if out is None or len(jobs) == 1 else out / job.suite.name for job in jobs]
@@ -67,14 +65,14 @@ def evaluate_all(
         for job, folder in zip(jobs, folders):
             settings = job.settings(ctx)
             ResultFolder(folder or folder_of(job, settings), settings).check()
-    sampler = cache(lambda: load_sampler(ctx.registry, jobs[0].model))
     began, results = time.monotonic(), list[tuple[Path, dict[str, Any]]]()
-    for job, folder in zip(jobs, folders):
-        left = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
-        if left == 0 and results:
-            say(f"{job.suite.name}: no time left; the same command goes on")
-            continue
-        if len(jobs) > 1:
-            say(job.suite.name)
-        results.append(evaluate(job, ctx, folder, say, left, sampler))
+    with loaded_once(lambda: jobs[0].load(ctx)) as sampler:
+        for job, folder in zip(jobs, folders):
+            left = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
+            if left == 0 and results:
+                say(f"{job.suite.name}: no time left; the same command goes on")
+                continue
+            if len(jobs) > 1:
+                say(job.suite.name)
+            results.append(evaluate(job, ctx, folder, say, left, sampler))
     return results

@@ -27,10 +27,16 @@ def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: i
         f"{result['prompts']} prompts, {result['samples']} completion{'s' * (result['samples'] > 1)} of each"
     )
     click.echo(f"{prompt_counts}, sampled and judged in {result['seconds']:.0f} s; 95 % intervals\n")
+    if "pass_from" in result:
+        click.echo(f"a verdict of {result['pass_from']:g} or more counts as right\n")
     named = curves(result)
     table(("k", *named), ([k, *(interval(c[k]) if k in c else "" for c in named.values())] for k in result["pass_at"]))
     for mode, value in result.get("modes", {}).items():
         click.echo(f"{mode}: {interval(value)}")
+    for column, values in result.get("by", {}).items():
+        click.echo()
+        table((column, "prompts", "right"), ((name, v["prompts"], interval(v)) for name, v in values.items()))
+        click.echo()
     if result["parts"]:
         click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in result["parts"].items()))
     click.echo()

@@ -52,6 +52,11 @@ class SuiteConfig(ComponentConfig):
     """File in the same form with the worked examples, such as the training split."""
     verifier: VerifierField | None = None  # pyright: ignore[reportInvalidTypeForm]
     """The verifier that judges, instead of the style's or the suite's."""
+    where: str | None = None
+    """Only the rows for which this holds, such as ``level in [4, 5]``; as ``dataset.where``."""
+    pass_from: float = Field(default=1.0, gt=0, le=1)
+    """The least value of a verdict that counts as right in pass@k, best@k, majority@k and pass rates: below 1 for
+    verdicts with partial credit, such as the share of instructions that are followed."""
     sampling: SamplingSettings = SamplingSettings(max_tokens=1024, temperature=0.0)
     """How completions are drawn; 0 as temperature is greedy. Without ``stop`` the style's stop strings are used."""
     keep_stop: bool | None = None
@@ -179,10 +184,17 @@ class Gsm8kSuite(SuiteConfig):
     }
 
 
+MATH_SUBJECTS = (
+    "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
+    "precalculus",
+)  # fmt: skip
+
+
 class MathSuite(SuiteConfig):
     """MATH (Hendrycks et al. 2021, arXiv:2103.03874), by default its 500 test rows of Lightman et al. 2023."""
 
     name: str = "math"
+    sampling: SamplingSettings = SamplingSettings(max_tokens=2048, temperature=0.0)
     local: ClassVar[str] = "math"
     styles: ClassVar[Mapping[str, Style]] = {
         "plain": Style("{prompt}\n\nPut your final answer within \\boxed{}."),
@@ -199,13 +211,52 @@ class MathSuite(SuiteConfig):
     }
 
 
+class MathFullSuite(MathSuite):
+    """MATH's whole test split, 5000 rows of seven subjects."""
+
+    name: str = "math_full"
+    hub: ClassVar[Mapping[str, Any]] = {
+        "sources": [
+            {
+                "name": "hub",
+                "path": "EleutherAI/hendrycks_math",
+                "subset": subject,
+                "split": "test",
+                "label": subject,
+                "columns": {"prompt": "problem", "answer": "solution"},
+            }
+            for subject in MATH_SUBJECTS
+        ]
+    }
+
+
+class AimeSuite(MathSuite):
+    """The American Invitational Mathematics Examination, by default the 90 problems of 2022 to 2024."""
+
+    name: str = "aime"
+    hub: ClassVar[Mapping[str, Any]] = {
+        "name": "hub",
+        "path": "AI-MO/aimo-validation-aime",
+        "columns": {"prompt": "problem"},
+    }
+
+
 class IFEvalSuite(SuiteConfig):
     """IFEval (Zhou et al. 2023, arXiv:2311.07911): instructions that a program can check."""
 
     name: str = "ifeval"
     local: ClassVar[str] = "ifeval"
     own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "ifeval", "reference": "published"}
-    sampling: SamplingSettings = SamplingSettings(max_tokens=1280, temperature=0.0)
+    sampling: SamplingSettings = SamplingSettings(max_tokens=4096, temperature=0.0)
+    hub: ClassVar[Mapping[str, Any]] = {"name": "hub", "path": "google/IFEval", "columns": {"id": "key"}}
+
+
+class IFBenchSuite(IFEvalSuite):
+    """IFBench (Pyatkin et al. 2025, arXiv:2507.02833): 58 further instructions; judged loosely, as its paper does."""
+
+    name: str = "ifbench"
+    own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "ifbench", "reference": "published"}
+    hub: ClassVar[Mapping[str, Any]] = {"name": "hub", "path": "allenai/IFBench_test", "columns": {"id": "key"}}
 
 
 class MbppSuite(SuiteConfig):
@@ -216,6 +267,16 @@ class MbppSuite(SuiteConfig):
     styles: ClassVar[Mapping[str, Style]] = {"plain": Style("{prompt}\n\nAnswer with one Python code block.")}
     own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "mbpp"}
     sampling: SamplingSettings = SamplingSettings(max_tokens=512, temperature=0.0)
+
+
+class AppsSuite(SuiteConfig):
+    """APPS (Hendrycks et al. 2021, arXiv:2105.09938): programs judged by what they print, or a function's values."""
+
+    name: str = "apps"
+    local: ClassVar[str] = "apps"
+    styles: ClassVar[Mapping[str, Style]] = {"plain": Style("{prompt}\n\nAnswer with one Python code block.")}
+    own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "apps"}
+    sampling: SamplingSettings = SamplingSettings(max_tokens=2048, temperature=0.0)
 
 
 class HumanEvalSuite(SuiteConfig):

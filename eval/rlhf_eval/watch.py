@@ -7,8 +7,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from rlhf_core.config import BuildContext, ConfigError, RlhfError
 from rlhf_core.data import write_json
 from rlhf_core.models import ModelConfig, weights_digest
 from rlhf_core.runs import StoredRun
-from rlhf_eval.harness import Job, evaluate
+from rlhf_eval.harness import Job, Sampler, evaluate, loaded_once
+from rlhf_eval.selectors import Say
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
 
@@ -66,79 +68,41 @@ def adapter_print(model: Path) -> str:
     return next((weights_digest(str(file)) for file in files if file.is_file()), "")
 
 
-class Watcher:
-    """Evaluates every model of a run into ``out`` (``RUN/evals/SUITE``); ``base`` adds step 0."""
+class Record:
+    """What is known of a run's checkpoints on one suite, in ``OUT/watch.json``."""
 
-    def __init__(
-        self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
-    ) -> None:
-        self.run, self.suite, self.ctx, self.base = StoredRun.find(run), suite, ctx, base
-        model = self.run.plan.config["model"]
-        inherited = ("max_context", "trust_remote_code", "dtype", "attention")
-        self.model = {k: model[k] for k in inherited if k in model}
-        self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
-        self.out = out or self.run.path / "evals" / suite.name
+    def __init__(self, run: StoredRun, job: Job, ctx: BuildContext, out: Path) -> None:
+        self.run, self.job, self.ctx, self.out = run, job, ctx, out
         self.rows: list[dict[str, Any]] = []
         self.missed: list[str] = []
+        self.prints = set[str]()
+        """Hashes of the weights of the checkpoints that were evaluated."""
 
-    def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Callable[[str], None]) -> dict[str, Any]:
-        """Evaluate until the run has ended, or ``once``; ``patience_s`` is the longest wait for a checkpoint."""
+    def take_over(self) -> None:
+        """Take over what an earlier watcher evaluated and missed."""
         self.out.mkdir(parents=True, exist_ok=True)
-        visited, prints = set[str](), self._earlier()
-        if self.base:
-            self._evaluate("start", ModelConfig(**self.start, **self.model), say)
-        last = time.monotonic()
-        while True:
-            run = StoredRun.find(str(self.run.path))  # before looking, so that nothing is missed between the two
-            new = [(name, path) for name, path in models(run).items() if name not in visited]
-            for name, path in new:
-                visited.add(name)
-                with linked_copy(path, self.out) as copied:
-                    now = "" if copied is None else adapter_print(copied) or weights_digest(str(copied))
-                    if now in prints:
-                        continue  # `final` is the last checkpoint once more
-                    prints.update({now} - {""})
-                    if copied is None:
-                        self.missed.append(name)
-                        write_json(self.out / "watch.json", self.summary())
-                        say(f"{name} was removed by the run before it could be evaluated")
-                        continue
-                    self._evaluate(name, ModelConfig(path=str(copied), **self.model), say, adapter_print(copied))
-                last = time.monotonic()
-            if not new and (once or run.status in ENDED):
-                break
-            if not new and time.monotonic() - last > patience_s:
-                raise RlhfError(
-                    f"no new checkpoint in {patience_s:g} s, and the run has not ended",
-                    where=str(self.run.path),
-                    fix="--once does not wait; --patience waits longer",
-                )
-            if not new:
-                time.sleep(poll_s)
-        if not visited and not prints:
-            raise ConfigError(f"run '{self.run.path}' has no checkpoints yet", fix="leave out --once to wait for them")
-        return self.summary()
-
-    def _earlier(self) -> set[str]:
-        """Take over what an earlier watcher evaluated and missed; returns the hashes of those checkpoints' weights."""
-        file, prints = self.out / "watch.json", set[str]()
+        file = self.out / "watch.json"
         earlier = json.loads(file.read_text()) if file.is_file() else {"missed": [], "checkpoints": []}
         self.missed = [name for name in earlier["missed"] if name not in models(self.run)]
         settings: dict[str, Any] = {}
         if earlier["checkpoints"]:
-            settings = Job(self.suite, ModelConfig(), self.ctx.seed).suite_settings(self.ctx)
+            settings = self.job.suite_settings(self.ctx) | self.job.engine_name
         for row in earlier["checkpoints"]:
             evaluated = self.out / row["checkpoint"]
             if row["checkpoint"] != "start" and (evaluated / "settings.json").is_file():
                 model = json.loads((evaluated / "settings.json").read_text())["model"]
                 ResultFolder(evaluated, {**settings, "model": model}).check()
-                prints.add(row.get("adapter") or model["weights"])
+                self.prints.add(row.get("adapter") or model["weights"])
                 self.rows.append(row)
-        return prints
 
-    def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None], adapter: str = "") -> None:
-        job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}")
-        folder, result = evaluate(job, self.ctx, self.out / name, say)
+    def miss(self, name: str) -> None:
+        """Note a checkpoint that is gone."""
+        self.missed.append(name)
+        write_json(self.out / "watch.json", self.summary())
+
+    def evaluate(self, name: str, model: ModelConfig, sampler: Sampler, say: Say, adapter: str = "") -> None:
+        job = replace(self.job, model=model, called=f"{self.run.path.name}/{name}")
+        folder, result = evaluate(job, self.ctx, self.out / name, say, sampler=sampler)
         modes = {m: v["value"] for m, v in result.get("modes", {}).items()}
         ends = result["endings"]
         row = {
@@ -157,12 +121,91 @@ class Watcher:
     def summary(self) -> dict[str, Any]:
         return {
             "run": str(self.run.path),
-            "suite": self.suite.name,
+            "suite": self.job.suite.name,
             "checkpoints": self.rows,
             "missed": self.missed,
             "best": best(self.rows),
             "drift": drift(self.rows),
         }
+
+
+class Watcher:
+    """Evaluates every model of a run on each suite into ``RUN/evals/SUITE`` (``out``; of several suites ``out/SUITE``);
+    ``base`` adds step 0."""
+
+    def __init__(
+        self,
+        run: str,
+        suites: Sequence[SuiteConfig],
+        ctx: BuildContext,
+        out: Path | None = None,
+        *,
+        base: bool = True,
+        by: Sequence[str] = (),
+        engine: str = "native",
+        engine_settings: Sequence[str] = (),
+    ) -> None:
+        self.run, self.ctx, self.base = StoredRun.find(run), ctx, base
+        model = self.run.plan.config["model"]
+        inherited = ("max_context", "trust_remote_code", "dtype", "attention")
+        self.model = {k: model[k] for k in inherited if k in model}
+        self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
+        root = self.run.path / "evals" if out is None else out
+        alone = out is not None and len(suites) == 1
+        job = Job(suites[0], ModelConfig(), ctx.seed, (), "", engine, tuple(engine_settings), tuple(by))
+        self.records = [Record(self.run, replace(job, suite=s), ctx, root if alone else root / s.name) for s in suites]
+
+    def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Say) -> list[dict[str, Any]]:
+        """Evaluate until the run has ended, or ``once``; ``patience_s`` is the longest wait for a checkpoint."""
+        visited = set[str]()
+        for record in self.records:
+            record.take_over()
+        if self.base:
+            self._on_each("start", ModelConfig(**self.start, **self.model), self.records, say)
+        last = time.monotonic()
+        while True:
+            run = StoredRun.find(str(self.run.path))  # before looking, so that nothing is missed between the two
+            new = [(name, path) for name, path in models(run).items() if name not in visited]
+            for name, path in new:
+                visited.add(name)
+                self._visit(name, path, say)
+                last = time.monotonic()
+            if not new and (once or run.status in ENDED):
+                break
+            if not new and time.monotonic() - last > patience_s:
+                raise RlhfError(
+                    f"no new checkpoint in {patience_s:g} s, and the run has not ended",
+                    where=str(self.run.path),
+                    fix="--once does not wait; --patience waits longer",
+                )
+            if not new:
+                time.sleep(poll_s)
+        if not visited and not any(record.prints for record in self.records):
+            raise ConfigError(f"run '{self.run.path}' has no checkpoints yet", fix="leave out --once to wait for them")
+        return [record.summary() for record in self.records]
+
+    def _visit(self, name: str, path: Path, say: Say) -> None:
+        """Evaluate a checkpoint on the suites that do not have its weights yet."""
+        with linked_copy(path, self.records[0].out) as copied:
+            if copied is None:
+                for record in self.records:
+                    record.miss(name)
+                say(f"{name} was removed by the run before it could be evaluated")
+                return
+            adapter = adapter_print(copied)
+            weights = adapter or weights_digest(str(copied))
+            open_records = [r for r in self.records if weights not in r.prints]  # `final` is the last one once more
+            for record in open_records:
+                record.prints.add(weights)
+            self._on_each(name, ModelConfig(path=str(copied), **self.model), open_records, say, adapter)
+
+    def _on_each(self, name: str, model: ModelConfig, records: Sequence[Record], say: Say, adapter: str = "") -> None:
+        """Evaluate a model, which is loaded once, on several suites."""
+        with loaded_once(lambda: replace(self.records[0].job, model=model).load(self.ctx)) as sampler:
+            for record in records:
+                if len(self.records) > 1:
+                    say(record.job.suite.name)
+                record.evaluate(name, model, sampler, say, adapter)
 
 
 def age(row: Mapping[str, Any]) -> tuple[int, str]:

@@ -301,7 +301,7 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
         for folder in removed if messages[-2:][0].startswith("start:") else ():
             shutil.rmtree(folder, ignore_errors=True)
 
-    summary = Watcher(str(run), suite, ctx).follow(once=True, poll_s=1, patience_s=1, say=say)
+    summary = Watcher(str(run), [suite], ctx).follow(once=True, poll_s=1, patience_s=1, say=say)[0]
     first = summary["checkpoints"]
     assert [r["checkpoint"] for r in first] == ["start", "step-000001"]
     assert summary["missed"] == ["step-000002", "final"]
@@ -315,6 +315,47 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
     assert json.loads((run / "evals/prompts/watch.json").read_text()) == again
     other_limit = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
     assert (other_limit.code, "rows.count: 8 then, 7 now" in other_limit.err) == (2, True), other_limit.err
+
+
+@pytest.mark.slow
+def test_several_suites_are_watched_with_one_loaded_model(
+    rlhf: Rlhf, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlhf_eval.harness import Job
+
+    loaded: list[str] = []
+    load = Job.load
+
+    def counted(job: Job, ctx: Any) -> Any:
+        loaded.append(job.model.path)
+        return load(job, ctx)
+
+    monkeypatch.setattr(Job, "load", counted)
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    rows = tmp_path / "sums.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(3)))
+    words = (
+        "prompts",
+        "gsm8k",
+        "--dataset",
+        "prompts=pocket/arithmetic",
+        "--data",
+        f"gsm8k={rows}",
+        "--once",
+        "--json",
+    )
+    more = ("--verifier", "prompts=numeric", "--limit", 3, "--max-tokens", 4, "--no-base")
+    ran = rlhf("eval", "watch", run, *words, *more)
+    assert ran.code == 0, ran.err
+    summaries = json.loads(ran.out)
+    assert [s["suite"] for s in summaries] == ["prompts", "gsm8k"]
+    assert [[c["checkpoint"] for c in s["checkpoints"]] for s in summaries] == [["step-000001", "step-000002"]] * 2
+    assert len(loaded) == 2, "once for each checkpoint"
+    assert json.loads((run / "evals/gsm8k/watch.json").read_text()) == summaries[1]
+    again = rlhf("eval", "watch", run, *words, *more)
+    assert (json.loads(again.out), len(loaded)) == (summaries, 2)
+    unnamed = rlhf("eval", "watch", run, "prompts", "gsm8k", "--data", rows, "--once")
+    assert (unnamed.code, "does not say for which suite" in unnamed.err) == (2, True)
 
 
 def test_what_is_held_stays_when_the_run_removes_it(tmp_path: Path) -> None:

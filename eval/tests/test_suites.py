@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import FinishReason, Rollout, RolloutRequest
 
 from .conftest import gsm8k_rows
+
+LIMITS = {"gsm8k": 1024, "math": 2048, "math_full": 2048, "aime": 2048, "ifeval": 4096, "ifbench": 4096, "apps": 2048}
 
 
 class Scribe:
@@ -76,6 +79,42 @@ def test_gsm8k_tells_form_from_answer_in_every_style(test_data: Path, write: Cal
     assert {(r["category"], r["stop"]) for r in tags} == {("format and answer", "</answer>")}
     wrong = rows("gsm8k", path, lambda p: "so </think> <answer> -77 </answer>", stop, limit=4, style="r1_zero")
     assert {r["category"] for r in wrong} == {"format only"}
+
+
+@pytest.mark.slow
+def test_apps_programs_are_run_by_the_form_of_their_row(write: Callable[..., Path]) -> None:
+    add = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+    call = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
+    published = [
+        {
+            "problem_id": 7,
+            "question": "Add.",
+            "input_output": json.dumps(add),
+            "starter_code": "",
+            "difficulty": "interview",
+        },
+        {"problem_id": 8, "question": "Add.", "input_output": json.dumps(call), "starter_code": "def add(a, b):"},
+    ]
+    path = write("apps.jsonl", published)
+    programs = {"Standard": "print(sum(map(int, input().split())))", "Call": "def add(a, b):\n    return a + b"}
+
+    def say(prompt: Prompt) -> str:
+        return f"```python\n{programs['Call' if 'Call-Based' in prompt.text else 'Standard']}\n```"
+
+    assert [(r["id"].rpartition("/")[2], r["value"]) for r in rows("apps", path, say)] == [("7", 1.0), ("8", 1.0)]
+    assert [r["value"] for r in rows("apps", path, lambda p: "```python\nprint(4)\n```")] == [0.0, 0.0]
+
+
+def test_token_limits_are_those_that_do_not_cut_answers_off() -> None:
+    registry = open_registry()
+    limits = {n: registry.config("benchmark", n).sampling.max_tokens for n in LIMITS}  # type: ignore[attr-defined]
+    assert limits == LIMITS
+
+
+@pytest.mark.slow
+def test_ifbench_is_judged_loosely(test_data: Path) -> None:
+    graded_rows = rows("ifbench", test_data / "ifbench" / "IFBench_test.jsonl.gz", lambda p: "So it is.", limit=20)
+    assert all(r["value"] == r["lenient"] for r in graded_rows)
 
 
 @pytest.mark.slow

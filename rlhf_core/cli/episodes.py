@@ -83,11 +83,19 @@ class Sampler(NamedTuple):
         return RolloutGenerator(agent, self.engine).sample(groups, sampling, 0, seeds=seeds)
 
 
-def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
+def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native", **settings: Any) -> Sampler:
     """A model, and an engine that samples from it: ``policy, engine = load_sampler(registry, model)``.
+
+    Args:
+        registry: where the engine is looked up.
+        model: what is loaded.
+        engine: a rollout engine, or the address of a vLLM server. One that keeps its own weights is given the model's
+            as version 0, and is to be closed.
+        settings: of the engine.
 
     Raises:
         ModelError: the model cannot be loaded.
+        ConfigError: the engine cannot be used.
     """
     import torch
 
@@ -95,10 +103,16 @@ def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
 
+    server = {"urls": [engine]} if "://" in engine else {}
+    chosen = registry.config("rollout", "vllm" if server else engine, {**settings, **server})
+    chosen.preflight(ctx := context_of(registry, model=model))
     use_matmul_backend("auto")
     policy = load_policy(model)
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Sampler(policy, registry.config("rollout", "native").build(context_of(registry, policy=policy)))
+    policy.model.to("cuda" if torch.cuda.is_available() and engine == "native" else "cpu")
+    built = chosen.build(ctx.with_(policy=policy))
+    trained = {name: p.detach() for name, p in policy.model.named_parameters() if p.requires_grad}
+    getattr(built, "update_weights", lambda *_: None)(0, trained)
+    return Sampler(policy, built)
 
 
 def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:

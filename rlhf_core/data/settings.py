@@ -149,8 +149,11 @@ def source_options(dataset: Any) -> list[dict[str, Any]]:
 
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     """Expand the shorthands of ``--dataset``: ``pocket/...``, a file or folder, or a hub id. An installed data set is
-    meant before a file or folder of its name.
+    meant before a file or folder of its name. ``where`` filters the rows of any (``rlhf-plugin-verifiers``).
     """
+    if "where" in options:
+        rest = spell_dataset({key: value for key, value in options.items() if key != "where"})
+        return {"name": "where", "of": rest, "expression": options["where"]} if options["where"] else rest
     name = str(options.get("name", ""))
     if name.startswith("pocket/"):
         return {**options, "name": "pocket", "subset": name.split("/", 1)[1]}

@@ -32,7 +32,7 @@ class Source:
 
     def __init__(self, settings: SourceSettings, shared: DatasetSettings, ctx: BuildContext) -> None:
         self.settings, self.shared = settings, shared
-        self.label = settings.label or default_label(settings.source)
+        self.label = settings.label or default_label(getattr(settings.source, "of", settings.source))
         check_template(self.label, settings.prompt_template)
         check_pattern(self.label, settings.answer_pattern)
         self.component_label = label_for("dataset", settings.source, ctx.registry)
@@ -60,6 +60,7 @@ class Source:
         else:
             rows = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
         self.reader.check_columns(rows)
+        counts += Counter({"rows_left_out_by_where": getattr(self.component, "left_out", lambda _: 0)(split)})
         limit = self.shared.limit
         if limit is not None and len(rows) > limit:
             counts["rows_beyond_limit"] += len(rows) - limit
@@ -137,7 +138,7 @@ class Source:
 
     def _file(self, record: RawRow) -> str:
         """Name of the file or published split that a row stands in; "" where the label, or the other split, has it."""
-        options: Mapping[str, Any] = self.settings.source.model_dump()
+        options: Mapping[str, Any] = getattr(self.settings.source, "of", self.settings.source).model_dump()
 
         def stem(prefix: str) -> str:
             path, published = (options.get(f"{prefix}{key}") for key in ("path", "split"))

@@ -63,7 +63,7 @@ def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: A
         )
     if not rows:
         values = [play["value"] for plays, _ in played.values() for play in plays]
-        raise RlhfError(
+        raise (RlhfError if None in values else ConfigError)(
             f"no row of agentic was made of {len(values)} plays",
             why=f"{values.count(None)} without an answer, the others not right",
             fix="take another --model or --agent, or play more often: --per-task",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rlhf_core.cli import table
-from rlhf_core.config import RlhfError
+from rlhf_core.config import ConfigError, RlhfError
 
 FIXES = {
     "cut_off": "raise --max-tokens",
@@ -45,10 +45,12 @@ def shortfall(result: Mapping[str, Any]) -> list[str]:
 
 
 def require_rows(result: Mapping[str, Any]) -> None:
-    """Raise where there is no row at all: nothing can be trained on the file."""
+    """Raise where there is no row at all: nothing can be trained on the file. What was answered and left out, or does
+    not fit a context, is for the user to change; what was not answered is a failure."""
     if result["rows"]:
         return
     reasons: Mapping[str, int] = result["left_out_reasons"]
+    error = RlhfError if result["unanswered"] and "context" not in str(result["first_unanswered"]) else ConfigError
     fix = "see that the models answer, then give the same command again"
     if "the question alone" in str(result["first_unanswered"]):
         fix = "take shorter prompts, or a model with a longer context (--model, --judge)"
@@ -57,7 +59,7 @@ def require_rows(result: Mapping[str, Any]) -> None:
     elif reasons:
         most = max(reasons, key=lambda reason: reasons[reason])
         fix = FIXES.get(most, "take other models") + ", and another --output"
-    raise RlhfError(
+    raise error(
         f"no row of {result['kind']} was made of {result['prompts']} prompts", why="; ".join(shortfall(result)), fix=fix
     )
 

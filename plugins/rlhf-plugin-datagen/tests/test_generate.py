@@ -127,7 +127,7 @@ def test_grades_of_other_responses_under_the_same_ids_are_not_gone_on_with(
         out,
     )
     write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
-    ends = 0 if use == "rule" else 1
+    ends = 0 if use == "rule" else 2
     assert command(*arguments)[0] == ends
     before = (rows(out), left_out(out))
     assert command(*arguments)[0] == ends
@@ -194,7 +194,7 @@ def test_verdicts_of_no_use_are_left_out_once_and_for_all(
             "--output",
             out,
         )
-        assert code == 1
+        assert code == 2, "all was answered, and nothing can be used"
         assert f"no row of {kind} was made of 4 prompts" in err
         assert reason in err
         assert not rows(out)
@@ -214,7 +214,7 @@ def test_a_text_that_ends_at_the_token_limit_is_no_example(
     code, err = command(
         "data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--output", out, "--max-tokens", 10
     )  # as long as every answer of the rule
-    assert (code, "--max-tokens" in err) == (1, True), err
+    assert (code, "--max-tokens" in err) == (2, True), err
     assert not rows(out)
     assert {r["left_out"] for r in left_out(out)} - {"identical_responses"} == {"cut_off"}
 
@@ -263,6 +263,6 @@ def test_the_pocket_model_is_too_short_for_a_constitution(tmp_path: Path, comman
     code, err = command(
         "data", "generate", "sft", "--model", "pocket", "--count", 2, "--output", tmp_path / "made.jsonl"
     )
-    assert code == 1
+    assert code == 2
     assert "the question alone has" in err
     assert "fix: take shorter prompts, or a model with a longer context" in err

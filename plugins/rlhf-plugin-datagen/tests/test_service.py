@@ -16,6 +16,7 @@ from rlhf_core.config import Registry
 from rlhf_core.data import read_jsonl
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_judge.stand_in import Service, StandIn
+from rlhf_plugin_judge.stand_in_tools import as_asked
 
 pytestmark = [
     pytest.mark.usefixtures("rule_judge"),
@@ -139,6 +140,26 @@ def test_rows_made_with_the_stand_in_are_trained_on(
     words = [word for text in (*one_step, "threads=1", "dataset.heldout_fraction=0.2") for word in ("--set", text)]
     code, err = command("train", "--algo", train, "--dataset", out, *words, "--run-dir", tmp_path / "run")
     assert code == 0, err
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("judge_by", ["length", "hash"])
+@pytest.mark.parametrize(
+    ("kind", "trainers"),
+    [("preferences", ("dpo", "kto", "reward_model")), ("sft", ("sft",)), ("grades", ("rubric_model",))],
+)
+def test_trainers_accept_every_kind_that_the_stand_in_s_answers_make(
+    kind: str, trainers: tuple[str, ...], judge_by: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    out = tmp_path / "made.jsonl"
+    with StandIn(Service(answer=as_asked(judge_by))) as server:
+        code, err = command(*asked(server, kind, out))
+    assert code == 0, err
+    assert len(list(read_jsonl(out))) == 6
+    for trainer in trainers if judge_by == "hash" or kind != "preferences" else trainers[:1]:
+        sizes = ("--set", "trainer.batch_size=2", "--set", "trainer.micro_batch_size=2")
+        code, err = command("train", "--algo", trainer, "--dataset", out, *sizes, "--dry-run")
+        assert code == 0, f"{trainer}: {err}"
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from typing import Any
 
 from rlhf_plugin_judge.prices import Price, Tokens, cost
 from rlhf_plugin_judge.stand_in_tools import (
+    ORDERS,
     Wrote,
     as_asked,
     batch_of,
@@ -357,8 +358,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--text", help="the answer to everything")
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
+    parser.add_argument("--judge-by", choices=ORDERS, default="length", help="which of two responses is better")
     args = parser.parse_args(argv)
-    serve(args, calls_first(args.calls, args.text))
+    serve(args, calls_first(args.calls, args.text, args.judge_by))
 
 
 if __name__ == "__main__":

@@ -50,9 +50,17 @@ def flat(body: Body) -> list[dict[str, Any]]:
     return messages
 
 
-def as_asked() -> Callable[[Body], str]:
-    """Answers that fit the question: one grade, a rubric's best grades, the longer of two responses; elsewhere a text
-    that is longer each time that the same is asked, so that two responses differ."""
+ORDERS: Mapping[str, Callable[[str], Any]] = {
+    "length": lambda text: (len(text), text),
+    "hash": lambda text: hashlib.sha256(text.encode()).hexdigest(),
+}
+"""What the better of two responses has more of: none depends on their order."""
+
+
+def as_asked(judge_by: str = "length") -> Callable[[Body], str]:
+    """Answers that fit the question: one grade, a rubric's best grades, the longer of two responses (or the one of the
+    higher hash); elsewhere a text that is longer each time that the same is asked, so that two responses differ."""
+    order = ORDERS[judge_by]
     times: Counter[str] = Counter()
 
     def answer(body: Body) -> str:
@@ -63,7 +71,7 @@ def as_asked() -> Callable[[Body], str]:
             return "As ever" + ", and again" * (times[text] - 1) + "."
         pair = (re.search(f"<response_{x}-\\w+>\n(.*?)\n</response_{x}-", text, re.DOTALL) for x in "ab")
         first, second = (response[1] if response else "" for response in pair)
-        better = "tie" if first == second else "A" if (len(first), first) > (len(second), second) else "B"
+        better = "tie" if first == second else "A" if order(first) > order(second) else "B"
         best = re.findall(r"^- (.+?), from -?\d+ \(worst\) to (-?\d+) \(best\)", system, re.MULTILINE)
         grades = {name: int(grade) for name, grade in best}
         return json.dumps({"why": "as ever", "grade": 7, "grades": grades, "verdict": True, "better": better})
@@ -71,10 +79,10 @@ def as_asked() -> Callable[[Body], str]:
     return answer
 
 
-def calls_first(count: int, text: str | None) -> Any:
+def calls_first(count: int, text: str | None, judge_by: str = "length") -> Any:
     """An answer that calls the first tool offered so often, with arguments of its schema, before it says ``text``, or
     what fits."""
-    say = as_asked() if text is None else lambda body: text
+    say = as_asked(judge_by) if text is None else lambda body: text
 
     def answer(body: Body) -> Wrote:
         tools = body.get("tools") or ()

@@ -15,7 +15,7 @@ from rlhf_core.data.files import FileRows, parse_json, read_parquet, read_text
 if TYPE_CHECKING:
     from rlhf_core.data import Prompt
     from rlhf_core.models import Formatter
-    from rlhf_core.rollouts import Rollout
+    from rlhf_core.rollouts import Rollout, SamplingParams
 
 
 STDIN = "-"
@@ -125,6 +125,20 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option(
     "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same text."
 )
+@click.option(
+    "--engine",
+    default="native",
+    show_default=True,
+    metavar="E",
+    help="Rollout engine, or the address of a vLLM server: http://127.0.0.1:8000.",
+)
+@click.option(
+    "--engine-set",
+    "engine_settings",
+    multiple=True,
+    metavar="a.b=c",
+    help="One setting of it, such as python=/vllm-environment/bin/python. Repeatable.",
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
 @click.option(
     "--prompt-format",
@@ -150,6 +164,8 @@ def generate(
     max_tokens: int | None,
     n: int,
     seed: int,
+    engine: str,
+    engine_settings: tuple[str, ...],
     prompt_format: Any,
     tool_format: str | None,
     out: str | None,
@@ -166,7 +182,7 @@ def generate(
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
     rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack
 
     from rlhf_core.cli import check_output, emit_json, load_sampler, open_registry
     from rlhf_core.config import ConfigError, parse_settings
@@ -180,11 +196,7 @@ def generate(
     settings = tuple(item for item in settings if not item.startswith("model."))
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
-    if sampling.min_tokens > sampling.max_tokens:
-        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
-        raise ConfigError(above, fix="lower it")
-    if out is not None and as_json:
-        raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
+    _check_options(sampling, out, as_json)
     files = (*files, *inputs)
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
@@ -194,10 +206,13 @@ def generate(
     )
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
-    sampler = load_sampler(open_registry() if stage is None else stage.registry, config)
+    registry = open_registry() if stage is None else stage.registry
+    sampler = load_sampler(registry, config, engine, **parse_settings(engine_settings))
     formatter = Formatter(sampler.policy.tokenizer, config.prompt_format, config.tool_format)
     rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
-    with nullcontext() if stage is None else stage.player(config, sampler.policy, seed) as agent:
+    with ExitStack() as stack:
+        stack.callback(getattr(sampler.engine, "close", lambda: None))
+        agent = None if stage is None else stack.enter_context(stage.player(config, sampler.policy, seed))
         rollouts = sampler.sample(prompts, sampling, n, seed, formatter, agent)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
@@ -209,6 +224,16 @@ def generate(
         return
     for row in shown:
         _print(row)
+
+
+def _check_options(sampling: SamplingParams, out: str | None, as_json: bool) -> None:
+    from rlhf_core.config import ConfigError
+
+    if sampling.min_tokens > sampling.max_tokens:
+        above = f"--min-tokens {sampling.min_tokens} is above --max-tokens {sampling.max_tokens}"
+        raise ConfigError(above, fix="lower it")
+    if out is not None and as_json:
+        raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
 
 
 def _flat_rows(prompt_row: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:

@@ -22,8 +22,16 @@ def why_refused(verifier: Any, prompt: Prompt, *, sampled: bool = False) -> str 
     compares with one, or its grammar does not match the reference in full; and where completions are still to be
     ``sampled``, the prompt does not ask for the form in which the verifier reads answers.
 
-    `rlhf data check`, the dry run, training, `rlhf reward score` and every verdict ask here, and nowhere else.
+    `rlhf data check`, the dry run, training, `rlhf reward score` and every verdict ask here, and nowhere else. A
+    verifier that leaves the verdict to another, by the row, has ``choose(prompt)``: the other's configuration and the
+    prompt as it reads it, or a ValueError with the reason.
     """
+    choose = getattr(verifier, "choose", None)
+    if choose is not None:
+        try:
+            verifier, prompt = choose(prompt)
+        except ValueError as error:
+            return str(error)
     if getattr(verifier, "needs_answer", False):  # a verifier need not inherit VerifierConfig
         if prompt.answer is None:
             return f"there is no reference answer, and verifier '{verifier.name}' compares with one"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from rlhf_plugin_verifiers.by_row.config import ByRowConfig
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, JsonSchemaConfig
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
@@ -29,3 +30,4 @@ AnswerTagsRewardConfig = reward_of(AnswerTagsConfig, __name__, "the reference's 
 ChoiceRewardConfig = reward_of(ChoiceConfig, __name__, "the right letter")
 JsonSchemaRewardConfig = reward_of(JsonSchemaConfig, __name__, "JSON that fits a schema")
 GymRewardConfig = reward_of(GymVerifierConfig, __name__, "what a reasoning-gym task scores")
+ByRowRewardConfig = reward_of(ByRowConfig, __name__, "what the verifier says that a column of the row names")

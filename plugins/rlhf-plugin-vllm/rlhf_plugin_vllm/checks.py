@@ -49,7 +49,8 @@ def never_sampled(ids: Sequence[int]) -> Sequence[int]:
 def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
     """Settings that contradict each other, and servers that cannot be trained with."""
     check_settings(ctx)
-    if config.in_flight and not getattr(ctx.config.trainer, "batches_ahead", 0):
+    trainer = getattr(ctx.config, "trainer", None)  # none where a model is evaluated
+    if config.in_flight and not getattr(trainer, "batches_ahead", 0):
         raise ConfigError(
             "rollout.in_flight needs completions that are sampled while the policy is updated",
             why="this run samples and learns in turn: no weights arrive while a completion is being sampled",
@@ -78,7 +79,7 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
 def check_settings(ctx: BuildContext) -> None:
     check_adapters(ctx.config.model)
     for name in ("sampling", "eval_sampling"):
-        settings = getattr(ctx.config.trainer, name, None)
+        settings = getattr(getattr(ctx.config, "trainer", None), name, None)
         if settings is not None:
             check_sampling(settings.params(), f"trainer.{name}")
 

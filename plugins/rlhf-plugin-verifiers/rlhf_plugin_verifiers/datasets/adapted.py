@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.data import DatasetError
+from rlhf_plugin_verifiers.by_row.rows import reference_of
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
 
@@ -41,7 +43,9 @@ class Adapted:
                 why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
                 fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error
-        self._questions[split, number] = str(converted["prompt"])
+        turns = converted["prompt"]
+        last = turns[-1]["content"] if isinstance(turns, list | tuple) and turns else turns
+        self._questions[split, number] = str(last)
         reasoning = converted.pop("reasoning", None)
         return r1_zero_row(converted, reasoning) if self.prompt == "r1_zero" else converted
 
@@ -81,6 +85,8 @@ def math_row(row: Row) -> Row:
     if answer is None:
         raise ValueError("'solution' holds no \\boxed{} answer")
     extra_columns = {k: row[k] for k in ("level", "subject", "type") if k in row}
+    level = str(row.get("level")).removeprefix("Level ")  # MATH has "Level 3" where MATH-500 has 3
+    extra_columns |= {"level": int(level)} if level.isdecimal() else {}
     solution = {"completion": row["solution"], "reasoning": str(row["solution"]).strip()} if "solution" in row else {}
     question = row["problem"] if "problem" in row else row["question"]
     return {"prompt": question, "answer": str(answer), **solution, **extra_columns}
@@ -111,4 +117,31 @@ def mbpp_row(row: Row) -> Row:
         "test_list": tests,
         "test_imports": list(imports),
         "code": row["code"],
+    }
+
+
+def rlvr_row(row: Row) -> Row:
+    """``messages`` (or ``prompt``) and ``ground_truth``, which becomes an answer or instructions; ``dataset`` and the
+    further columns stay."""
+    taken = ("messages", "prompt", "ground_truth", "key")
+    return {
+        **{k: v for k, v in row.items() if k not in taken},
+        "prompt": row["messages"] if row.get("messages") else row["prompt"],
+        **reference_of(row["ground_truth"]),
+        **({"id": row["key"]} if row.get("key") is not None else {}),
+    }
+
+
+def apps_row(row: Row) -> Row:
+    """``question``, ``starter_code`` and where the input comes from, as the published prompts say it."""
+    tests = json.loads(row["input_output"]) if isinstance(row["input_output"], str) else row["input_output"]
+    starter = str(row.get("starter_code") or "").strip()
+    by_call = isinstance(tests, Mapping) and tests.get("fn_name")
+    use = "Use Call-Based format" if by_call else "Use Standard Input format"
+    number = row.get("problem_id", row.get("id"))
+    return {
+        "prompt": "\n".join(part for part in (str(row["question"]).strip(), starter, use) if part),
+        "input_output": tests,
+        **{k: row[k] for k in ("difficulty", "url") if k in row},
+        **({"id": number} if number is not None else {}),
     }

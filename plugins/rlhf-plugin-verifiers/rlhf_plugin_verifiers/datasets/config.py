@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlhf_core.config import ConfigError
+from pydantic import model_validator
+
+from rlhf_core.config import ComponentConfig, ConfigError, Registry, component
 from rlhf_core.data import JsonlConfig
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
     from rlhf_plugin_verifiers.datasets.adapted import Adapted
+    from rlhf_plugin_verifiers.datasets.where import FilteredRows
 
+DatasetField = component("dataset")
 FOLLOW_UPS = ("\nQuestion:", "\nQ:", "\n[Question]", "\nProblem:", "\nUser:")
 """Where a base model begins to write the next question itself, which would be read as its answer."""
 
@@ -25,7 +29,11 @@ class AdaptedConfig(JsonlConfig):
     def build(self, ctx: BuildContext) -> Adapted:
         from rlhf_plugin_verifiers.datasets import adapted
 
-        return adapted.Adapted(super().build(ctx), getattr(adapted, self.convert), getattr(self, "prompt", "question"))
+        source = super().build(ctx)
+        if self.path.endswith(".parquet"):
+            files = {"path": self.path, "heldout_path": self.heldout_path}
+            source = ctx.registry.config("dataset", "parquet", files).build(ctx)
+        return adapted.Adapted(source, getattr(adapted, self.convert), getattr(self, "prompt", "question"))
 
 
 class MathsDataConfig(AdaptedConfig):
@@ -82,3 +90,56 @@ class MbppDataConfig(AdaptedConfig):
 
     name: str = "mbpp"
     convert: ClassVar[str] = "mbpp_row"
+
+
+class AppsDataConfig(AdaptedConfig):
+    """APPS' files: ``question`` with ``starter_code`` as the prompt, and ``input_output``; ids from ``problem_id``."""
+
+    name: str = "apps"
+    convert: ClassVar[str] = "apps_row"
+
+
+class WhereConfig(ComponentConfig):
+    """Rows of another data set for which ``expression`` holds; ``dataset.where=EXPRESSION`` is short for it."""
+
+    name: str = "where"
+    of: DatasetField  # pyright: ignore[reportInvalidTypeForm]
+    """The data set."""
+    expression: str
+    """Comparisons of columns, joined by ``and``, ``or``, ``not``: ``level in [3, 4, 5] and dataset == 'MATH'``."""
+
+    @property
+    def downloads(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.of.downloads
+
+    @classmethod
+    def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the data set goes with."""
+        of = options.get("of")
+        if not isinstance(of, Mapping):
+            return {}
+        return Registry().load("dataset", str(of.get("name"))).recipe_of(of)
+
+    @model_validator(mode="after")
+    def _readable(self) -> WhereConfig:
+        from rlhf_plugin_verifiers.datasets.where import Where
+
+        Where(self.expression)
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        self.of.preflight(ctx)
+
+    def build(self, ctx: BuildContext) -> FilteredRows:
+        from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
+
+        return FilteredRows(self.of.build(ctx), Where(self.expression), say=ctx.rank == 0)
+
+
+class RlvrDataConfig(AdaptedConfig):
+    """RLVR data as published (RLVR-GSM-MATH-IF-Mixed-Constraints, RLVR-IFeval, IF_multi_constraints_upto5):
+    ``messages``, ``ground_truth`` as text, JSON or a Python literal, and ``dataset``, by which the reward ``by_row``
+    chooses the verifier. Ids from ``key``; JSON lines or Parquet."""
+
+    name: str = "rlvr"
+    convert: ClassVar[str] = "rlvr_row"

@@ -12,19 +12,22 @@ from typing import Any
 from rlhf_plugin_verifiers.instructions.lexicon import words
 
 _FROM_1 = words("""
-N n m nth_paragraph num_words num_sentences num_paragraphs num_sections num_bullets num_highlights num_placeholders
+N n m i n_sent n_words nth_paragraph num_words num_sentences num_paragraphs num_sections
+num_bullets num_highlights num_placeholders
 """)
 _FROM_0 = words("frequency let_frequency capital_frequency small_n min_words max_words n_start n_end")
 _RELATIONS = ("less than", "at least")
+_QUANTIFIERS = ("at least", "at most", "around")
 _IN_ORDER = (("nth_paragraph", "num_paragraphs"), ("min_words", "max_words"), ("n_start", "n_end"))
 
 
-def why_wrong(arguments: Mapping[str, Any]) -> str:
-    """What is wrong with an instruction's arguments by name, as the end of a sentence; "" if nothing is."""
+def why_wrong(arguments: Mapping[str, Any], rule_of: Mapping[str, str] | None = None) -> str:
+    """What is wrong with an instruction's arguments by name, as the end of a sentence; "" if nothing is. ``rule_of``
+    gives an argument the rule of another name."""
     for name, value in arguments.items():
         if value is None:
             return f"lacks '{name}' in its kwargs"
-        holds, must = _RULES.get(name, (_is_text, "a text"))
+        holds, must = _RULES.get((rule_of or {}).get(name, name), (_is_text, "a text"))
         if not holds(value):
             return f"has '{name}' = {value!r} ({type(value).__name__}), which must be {must}"
     for low, high in _IN_ORDER:
@@ -59,7 +62,8 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         ("relation", "let_relation", "capital_relation"), (_RELATIONS.__contains__, "one of " + str(_RELATIONS))
     ),
-    **dict.fromkeys(("keywords", "forbidden_words"), (_is_list, "a list of texts")),
+    "quantifier": (_QUANTIFIERS.__contains__, "one of " + str(_QUANTIFIERS)),
+    **dict.fromkeys(("keywords", "keyword_list", "forbidden_words"), (_is_list, "a list of texts")),
     "percentage": (lambda v: _is_number(v, 0, 100), "a number from 0 to 100"),
     "letter": (lambda v: _is_text(v) and len(v.strip()) == 1, "one character"),
     "language": (lambda v: _is_text(v) and v in _languages(), "a language that langdetect knows, by its code"),

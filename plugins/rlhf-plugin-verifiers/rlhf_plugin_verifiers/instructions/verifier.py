@@ -22,8 +22,15 @@ Reference = Literal["published", "text"]
 INSTRUCTIONS = named_checks("published")
 """The published checks."""
 NEEDS_LANGUAGE = frozenset(
-    {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
+    {
+        "language:response_language",
+        "change_case:english_capital",
+        "change_case:english_lowercase",
+        "rlvr:validate_response_language",
+    }
 )
+RLVR_RULES = {"N": "frequency", "options": "keywords"}
+"""Argument of a function of RLVR -> the argument that has its rule: N may be 0, options are a list."""
 
 
 def checks(
@@ -47,9 +54,10 @@ def _check(name: str, kwargs: Mapping[str, Any] | None, reference: Reference) ->
         p.name for p in inspect.signature(published).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
     ]
     given: dict[str, Any] = {n: (kwargs or {}).get(n) for n in names}
-    if why := why_wrong(given):
+    if why := why_wrong(given, RLVR_RULES if name.startswith("rlvr:") else None):
         raise ValueError(f"instruction '{name}' {why}")
-    if reference == "text" and "n_end" in given and given["n_end"] >= len(given["prompt_to_repeat"].split()):
+    spans_words = reference == "text" and name == "repeat:repeat_span"
+    if spans_words and given["n_end"] >= len(given["prompt_to_repeat"].split()):
         why = f"has 'n_end' = {given['n_end']}, beyond the last word of 'prompt_to_repeat'"
         raise ValueError(f"instruction '{name}' {why}; if it is the index of a character, set reference: published")
     return partial(BY_TEXT.get(name, published) if reference == "text" else published, **given)

@@ -1,0 +1,1 @@
+"""A verifier for each row, and rows of RLVR data sets as published."""
