@@ -89,16 +89,15 @@ def load_sampler(registry: Registry, model: ModelConfig) -> Sampler:
     Raises:
         ModelError: the model cannot be loaded.
     """
-    import torch
-
     from rlhf_core.cli.common import context_of
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
 
     use_matmul_backend("auto")
     policy = load_policy(model)
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Sampler(policy, registry.config("rollout", "native").build(context_of(registry, policy=policy)))
+    ctx = context_of(registry, policy=policy)
+    policy.run_on(ctx.device)
+    return Sampler(policy, registry.config("rollout", "native").build(ctx))
 
 
 def print_turn(turn: Mapping[str, Any], margin: str = "        ") -> None:

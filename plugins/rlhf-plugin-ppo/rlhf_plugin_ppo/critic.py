@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, load_policy, pad_rows, split_lm_head
+from rlhf_core.models import LoadedModel, ModelError, load_policy, on_device, pad_rows, split_lm_head
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -43,7 +43,7 @@ class Critic(torch.nn.Module):
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         # one selection: a slice for each row would get a gradient as large as all rows
         positions = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
-        row_N, position_N = torch.tensor(positions, device=ids_BL.device).reshape(-1, 2).unbind(1)
+        row_N, position_N = on_device(positions, ids_BL.device).reshape(-1, 2).unbind(1)
         return hidden_BLH[row_N, position_N]
 
 
@@ -64,14 +64,14 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
         with torch.device(device):
             return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient)
     start = policy if settings.path is None else load_critic_model(settings.path, ctx)
-    trunk = trunk_of(start)
-    trunk = copy.deepcopy(trunk) if start is policy else trunk.to(device)
+    trunk = copy.deepcopy(trunk_of(policy)) if start is policy else trunk_of(start)
     with torch.device(device):
         return Critic(width(trunk), dtype_of(trunk), trunk)
 
 
 def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
+    loaded.run_on(ctx.device, "bf16" if "compute_dtype" in vars(trunk_of(ctx.policy)) else "fp32")
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
         raise ModelError(
             f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
