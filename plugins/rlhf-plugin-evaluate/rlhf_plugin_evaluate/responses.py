@@ -38,7 +38,7 @@ class EvaluationSetup:
     reward_name: str = ""
     reference: LoadedModel | None = None
     """None measures no KL."""
-    device: torch.device = torch.device("cpu")
+    device: str | torch.device = "cpu"
     """Where the policies run."""
 
 
@@ -47,7 +47,7 @@ def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path
     rows = list(read_jsonl(file))
     if len(rows) < len(setup.prompts):
         policy = load_policy(model)
-        policy.run_on(setup.device)
+        policy.run_on(torch.device(setup.device))
         check_tokens(name, policy, setup.reference)
         out = JsonlFile.resume(file)
         try:

@@ -223,7 +223,7 @@ def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
 
 
 def on_device(values: Any, device: torch.device, dtype: torch.dtype | None = torch.long) -> torch.Tensor:
-    """Values of the host as a tensor on a device, for which nothing waits; without a ``dtype`` it is that of the values.
+    """Values of the host as a tensor on a device, for which nothing waits; ``dtype`` None takes that of the values.
 
     Example:
         lengths_B = on_device([len(row) for row in rows], hidden_BLH.device)
