@@ -20,8 +20,8 @@ QUERY = ("nvidia-smi", "--query-gpu=uuid,memory.free", "--format=csv,noheader,no
 
 
 def check_cards(ctx: BuildContext) -> None:
-    """Refuse a run that asks for a card that is not there, mention cards that it leaves unused, and let this process and
-    its ranks fill gaps in a card's memory.
+    """Refuse a run that asks for a card that is not there, mention cards that it leaves unused, and let its processes
+    fill gaps in a card's memory.
 
     Raises:
         ConfigError: ``strategy.device=cuda`` without a card, or more processes on this machine than cards.
