@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rlhf_core.models import ModelConfig, load_policy
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
@@ -21,6 +23,7 @@ from rlhf_core.training import completion_logprobs
 from rlhf_core.training.learner import Learner
 from rlhf_plugin_native.decode import Decoder
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_preflight.memory.check import check_memory
 from tests.shadow_cuda.device import DEVICE, RECORDER, Event, table, there
 
 ONCE = {"structure", "can_pack", "has_linear_head", "decodes", "load_policy", "use_matmul_backend", "check_classifier"}
@@ -83,7 +86,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     for owner, name in ((Learner, "update_sums"), (Learner, "measure"), (Decoder, "_draw"), (Decoder, "run")):
         counted(owner, name)
 
-    def call(*words: object, stdin: str = "") -> Ran:
+    def call(*words: object, stdin: str = "", plans: bool = False) -> Ran:
+        """``plans``: with the check of its memory, which takes longer than the runs of these sizes."""
+        check = check_memory if plans else lambda context, force: None
+        monkeypatch.setattr("rlhf_plugin_preflight.memory.check.check_memory", check)
         RECORDER.take()
         counts.clear()
         decodes.clear()
@@ -152,7 +158,8 @@ def test_it_has_a_random_state_and_autocast() -> None:
 SIZES = {"steps": 2, "rollout_batch_size": 8, "train_batch_size": 8, "group_size": 4, "sampling.max_tokens": 16}
 FEW = {"eval_samples": 4, "eval_every": 0, "gold_samples": 0, "checkpoint_every": 0}
 ONLINE = {**SIZES, **FEW}
-OFFLINE = {"max_steps": 2, "batch_size": 4, "micro_batch_size": 2, "eval_samples": 4, "eval_every": 2}
+PAIRS = {"max_steps": 2, "batch_size": 4, "micro_batch_size": 2, "eval_samples": 4, "eval_every": 2}
+OFFLINE = {**PAIRS, "sample_prompts": 2}
 VERIFIER = ("--reward", "verifier", "--dataset", "pocket/arithmetic")
 TINY = {"members": 2, "max_pairs": 16, "heldout_pairs": 4, "batch_size": 8, "micro_batch_size": 4}
 ENSEMBLE = (
@@ -177,7 +184,7 @@ def long(*case: object) -> Any:
         ("dpo", OFFLINE, ()),
         ("grpo", ONLINE, VERIFIER),
         long("kto", OFFLINE, ()),
-        long("prm", OFFLINE, ()),
+        long("prm", PAIRS, ()),
         long("grpo", ONLINE, ENSEMBLE),
         long("grpo", ONLINE, (*VERIFIER, "--set", "model.lora.r=4")),
         long("grpo", ONLINE, (*VERIFIER, "--set", "model.gradient_checkpointing=true")),
@@ -198,13 +205,14 @@ def test_training(
 
 
 def test_a_run_is_resumed_bit_for_bit(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """From its first checkpoint, as if it had been killed in the second step."""
     whole, part = tmp_path / "whole", tmp_path / "part"
-    settings = {**OFFLINE, "checkpoint_every": 1, "eval_every": 0}
-    run(*train(whole, "sft", settings)).check()
-    run(*train(part, "sft", {**settings, "max_steps": 1, "optimizer.schedule": "constant"}))
-    assert {f.name for f in (part / "checkpoints").iterdir()}
-    run("train", "--resume", part, "--set", "trainer.max_steps=2").check()
-    assert json.loads((part / "summary.json").read_text())["status"] == "completed"
+    run(*train(whole, "sft", {**OFFLINE, "checkpoint_every": 1, "eval_every": 0}), plans=True).check()
+    shutil.copytree(whole, part, ignore=shutil.ignore_patterns("final", "summary.json", "step-000002"))
+    run("train", "--resume", part).check()
+    one, other = (load_file(folder / "final" / "model.safetensors") for folder in (whole, part))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize("stop", [(), ("--stop", "zq")])
@@ -238,7 +246,7 @@ def test_what_is_sampled_is_what_the_cpu_samples() -> None:
 
 def test_models_that_score(run: Callable[..., Ran], tmp_path: Path) -> None:
     model = tmp_path / "reward"
-    run(*train(model, "reward_model", OFFLINE)).check()
+    run(*train(model, "reward_model", PAIRS)).check()
     rows = [{"prompt": "What is 2 + 2?", "completion": text} for text in ("4", "It is 5.")]
     answers = tmp_path / "answers.jsonl"
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -250,7 +258,7 @@ def test_models_that_score(run: Callable[..., Ran], tmp_path: Path) -> None:
 @pytest.mark.long
 def test_rewards_are_evaluated(run: Callable[..., Ran], tmp_path: Path) -> None:
     model = tmp_path / "reward"
-    run(*train(model, "reward_model", OFFLINE))
+    run(*train(model, "reward_model", PAIRS))
     run("reward", "evaluate", "--model", model, "--data", "pocket/assistant", "--limit", 8, "--probe", "none").check()
 
 

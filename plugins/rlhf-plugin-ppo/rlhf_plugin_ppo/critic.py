@@ -74,15 +74,18 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
         trunk = parts.trunk
         with torch.device(device):
             return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient)
-    start = policy if settings.path is None else load_critic_model(settings.path, ctx)
-    trunk = copy.deepcopy(trunk_of(policy)) if start is policy else trunk_of(start)
+    if settings.path is None:
+        trunk = copy.deepcopy(trunk_of(policy))
+    else:
+        start = load_critic_model(settings.path, ctx)
+        start.run_on(device, "bf16" if "compute_dtype" in vars(trunk_of(policy)) else "fp32")
+        trunk = trunk_of(start)
     with torch.device(device):
         return Critic(width(trunk), dtype_of(trunk), trunk)
 
 
 def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
-    loaded.run_on(ctx.device, "bf16" if "compute_dtype" in vars(trunk_of(ctx.policy)) else "fp32")
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
         raise ModelError(
             f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
