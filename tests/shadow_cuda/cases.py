@@ -26,7 +26,7 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_preflight.memory.check import check_memory
 from tests.shadow_cuda.device import DEVICE, RECORDER, Event, table, there
 
-ONCE = {"structure", "can_pack", "has_linear_head", "decodes", "load_policy", "use_matmul_backend", "check_classifier"}
+ONCE = {"structure", "can_pack", "has_linear_head", "decodes", "load_policy", "use_matmul_backend", "check_pooling"}
 """Functions that try something once per model or process, on a few tokens."""
 MICRO_BATCH, UPDATE, MEASURE = "Learner._forward_backward", "Learner.update_sums", "Learner.measure"
 DECODE = ("Decoder.run", "StreamDecoder.take")
@@ -199,6 +199,8 @@ def test_training(
 ) -> None:
     ran = run(*train(tmp_path / "run", algo, settings, *more))
     assert ran.counts[UPDATE] >= 1
+    if algo == "prm":  # transformers reads the mask of its padded rows
+        ran.events = [e for e in ran.events if "transformers/masking_utils.py" not in e.inside]
     ran.check()
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert plan["config"]["trainer"].get("precision", "bf16") == "bf16"
@@ -251,7 +253,7 @@ def test_models_that_score(run: Callable[..., Ran], tmp_path: Path) -> None:
     answers = tmp_path / "answers.jsonl"
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
     scored = run("reward", "score", "--model", model, "--input", answers, "--json")
-    assert not [e for e in scored.events if e.kind == "product" and "SingleReward.score" in e.within]
+    scored.check()
     assert any(e.kind == "wait" for e in scored.events), "it was scored on the card"
 
 
