@@ -209,12 +209,17 @@ def test_training(
 def test_a_run_is_resumed_bit_for_bit(run: Callable[..., Ran], tmp_path: Path) -> None:
     """From its first checkpoint, as if it had been killed in the second step."""
     whole, part = tmp_path / "whole", tmp_path / "part"
-    run(*train(whole, "sft", {**OFFLINE, "checkpoint_every": 1, "eval_every": 0}), plans=True).check()
+    run(*train(whole, "sft", {**OFFLINE, "checkpoint_every": 1, "eval_every": 0})).check()
     shutil.copytree(whole, part, ignore=shutil.ignore_patterns("final", "summary.json", "step-000002"))
     run("train", "--resume", part).check()
     one, other = (load_file(folder / "final" / "model.safetensors") for folder in (whole, part))
     assert one.keys() == other.keys()
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.long
+def test_its_memory_is_planned(run: Callable[..., Ran], tmp_path: Path) -> None:
+    run(*train(tmp_path / "run", "sft", OFFLINE), plans=True).check()
 
 
 @pytest.mark.parametrize("stop", [(), ("--stop", "zq")])
@@ -230,7 +235,7 @@ def test_what_is_sampled_is_what_the_cpu_samples() -> None:
     """Rows end by a stop string, by an end and by their limits between two looks at the card."""
     pocket = load_policy(ModelConfig(path="pocket"))
     prompts = [tuple(pocket.tokenizer.encode(text)) for text in ("What is 2 + 3?", "Hi", "Tell me a story.")]
-    requests = [RolloutRequest(f"{n}", prompts[n % 3], 0, n, 20 + n) for n in range(9)]
+    requests = [RolloutRequest(f"{n}", prompts[n % 3], 0, n, 4 + 4 * n) for n in range(9)]
     engine = NativeEngine(pocket.model, pocket.tokenizer, pocket.context, max_concurrent=5)
     free = engine.generate(requests, SamplingParams(max_tokens=40), 0)
     stop = tuple({r.text[5:7] for r in free if len(r.text) > 8})[:2]
