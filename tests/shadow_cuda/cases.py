@@ -266,17 +266,18 @@ def test_models_that_score(run: Callable[..., Ran], tmp_path: Path) -> None:
 def test_rewards_are_evaluated(run: Callable[..., Ran], tmp_path: Path) -> None:
     model = tmp_path / "reward"
     run(*train(model, "reward_model", PAIRS))
-    run("reward", "evaluate", "--model", model, "--data", "pocket/assistant", "--limit", 8, "--probe", "none").check()
+    run("reward", "evaluate", "--model", model, "--pairs", "pocket/assistant", "--limit", 8, "--probe", "none").check()
 
 
 @pytest.mark.long
-def test_chat_and_eval(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_chat_and_eval(run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where an evaluation is kept
     chat = run("chat", "pocket", "--max-tokens", 12, stdin="What is 2 + 3?\n")
     assert chat.out.strip()
     assert len(chat.within(*DECODE)) <= 12, "it shows each token as it is drawn"
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "What is 2 + 3?", "answer": "5"}) + "\n")
-    run("eval", "prompts", "--model", "pocket", "--data", rows, "--limit", 1).check()
+    run("eval", "prompts", "--model", "pocket", "--data", rows, "--verifier", "exact", "--limit", 1).check()
 
 
 @pytest.mark.long

@@ -78,15 +78,6 @@ class DecodeState:
         """Column of the next token, ``[B, 1]``."""
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
-    def read(self, most: int) -> Drawn:
-        """What was drawn so far, ``most`` tokens of a row, in one wait for the device."""
-        drawn = (self.length_B[:, None], self.tokens_BT[:, :most], self.logprobs_BT[:, :most])
-        if self.length_B.device.type != "cpu":  # float64 holds all of them as they are
-            near = torch.cat([part.double() for part in drawn], 1).cpu().split([part.shape[1] for part in drawn], 1)
-            drawn = tuple(here.to(there.dtype) for here, there in zip(near, drawn))
-        length_B1, tokens_BT, logprobs_BT = (part.numpy() for part in drawn)
-        return Drawn(length_B1[:, 0], tokens_BT, logprobs_BT)
-
 
 def new_rows(
     limits: Sequence[int],
@@ -274,8 +265,13 @@ class Decoder:
     def _alive(self, since_look: int) -> Mask:
         """Read what was drawn, check stop strings in the tokens since the last look, and return which rows are
         unfinished. On a GPU this waits for the device, once."""
-        rows, most = self._state(), int(self.count.max())
-        seen = self.seen = rows.read(min(most, self.columns))
+        rows, most = self._state(), min(int(self.count.max()), self.columns)
+        drawn = (rows.length_B[:, None], rows.tokens_BT[:, :most], rows.logprobs_BT[:, :most])
+        if self.device.type != "cpu":  # float64 holds all of them as they are
+            near = torch.cat([part.double() for part in drawn], 1).cpu().split([part.shape[1] for part in drawn], 1)
+            drawn = tuple(here.to(there.dtype) for here, there in zip(near, drawn))
+        length_B1, tokens_BT, logprobs_BT = (part.numpy() for part in drawn)
+        seen = self.seen = Drawn(length_B1[:, 0], tokens_BT, logprobs_BT)
         if self.stop:
             first = np.maximum(self.count - since_look + 1, max(1, self.sampling.min_tokens))
             last = np.minimum(self.count, seen.length_B)
