@@ -97,8 +97,6 @@ def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native",
         ModelError: the model cannot be loaded.
         ConfigError: the engine cannot be used.
     """
-    import torch
-
     from rlhf_core.cli.common import context_of
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
@@ -108,8 +106,10 @@ def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native",
     chosen.preflight(ctx := context_of(registry, model=model))
     use_matmul_backend("auto")
     policy = load_policy(model)
-    policy.model.to("cuda" if torch.cuda.is_available() and engine == "native" else "cpu")
-    built = chosen.build(ctx.with_(policy=policy))
+    ctx = ctx.with_(policy=policy)
+    if engine == "native":
+        policy.run_on(ctx.device)
+    built = chosen.build(ctx)
     trained = {name: p.detach() for name, p in policy.model.named_parameters() if p.requires_grad}
     getattr(built, "update_weights", lambda *_: None)(0, trained)
     return Sampler(policy, built)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
@@ -35,6 +35,20 @@ class LoadedModel:
     """The path as the user wrote it."""
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
+
+    def run_on(self, device: Any, precision: Literal["fp32", "bf16"] | None = None) -> None:
+        """Move it to a ``torch.device``, if it has weights, and let it compute in ``precision``; None takes what a run
+        takes by itself: bfloat16 on a card that has it, where weights are float32."""
+        import torch
+
+        from rlhf_core.models.precision import set_precision
+        from rlhf_core.models.slices import has_meta_weights
+
+        if not has_meta_weights(self.model):
+            self.model.to(device)
+        if precision is None and device.type == "cuda" and self.model.dtype == torch.float32:
+            precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else None
+        set_precision(self.model, precision or "fp32")
 
     def save(self, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False) -> None:
         """Write weights (None takes the model's own), config and tokenizer into a folder, which is made if it is not

@@ -29,9 +29,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        for card, of_card in enumerate(state["cuda"][: torch.cuda.device_count()]):  # saved where there were more
-            torch.cuda.set_rng_state(of_card, card)
+    for card, of_card in enumerate(state.get("cuda", ())[: torch.cuda.device_count()]):  # saved where there were more
+        torch.cuda.set_rng_state(of_card, card)
 
 
 @contextlib.contextmanager

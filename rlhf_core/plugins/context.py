@@ -45,6 +45,13 @@ class BuildContext:
     report: dict[str, Any] = field(default_factory=dict)
     """Facts a component wants in ``summary.json`` (for example an ensemble's held-out accuracy)."""
 
+    @property
+    def device(self) -> Any:
+        """Where models run, a ``torch.device``: the strategy's; outside a run a card, if there is one."""
+        import torch
+
+        return self.strategy.device if self.strategy else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
     def build(self, kind: str, config: ComponentConfig) -> Any:
         """Build a component of the run: named in errors, its state in every checkpoint, closed when the run ends.
 

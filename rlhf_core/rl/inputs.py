@@ -10,7 +10,6 @@ from rlhf_core.config.run import precision_of
 from rlhf_core.data.datasets import Datasets, admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.slices import has_meta_weights
@@ -47,8 +46,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
-    strategy, device = ctx.strategy, ctx.strategy.device
-    tried_later = isinstance(strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
+    tried_later = isinstance(ctx.strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
     policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
     record_trained(ctx, policy)
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
@@ -56,9 +54,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
     later = has_meta_weights(policy.model)
-    if not later:
-        policy.model.to(device)
-    set_precision(policy.model, precision_of(ctx.config))
+    policy.run_on(ctx.strategy.device, precision_of(ctx.config))
     reference = Reference.of(policy.model) if wants_reference else None
     wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
     options = wanted if later else allowed(policy.model, wanted, packing_required=config.packing == "on")

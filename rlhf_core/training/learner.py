@@ -222,7 +222,7 @@ class Learner:
             advance(len(micro))
             return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
 
-        sums = total([row for _, row in self.no_grad.parts(samples, self.micro_batcher, measured)])
+        sums = total(read_rows([row for _, row in self.no_grad.parts(samples, self.micro_batcher, measured)]))
         return means([self._over_ranks(self._with_rank_loss(sums))])
 
     def _over_ranks(self, sums: MetricSums) -> MetricSums:

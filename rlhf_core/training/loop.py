@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from rlhf_core.config.run import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.models.precision import set_precision
-from rlhf_core.models.slices import has_meta_weights
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import Stateful
@@ -209,10 +207,7 @@ def load_trained_policy(ctx: BuildContext) -> LoadedModel:
     Raises:
         ModelError: see :func:`rlhf_core.models.load.load_policy`.
     """
-    device = ctx.strategy.device
     policy = load_policy(ctx.config.model, weights=not isinstance(ctx.strategy, ShardedLoading))
-    if not has_meta_weights(policy.model):
-        policy.model.to(device)
-    set_precision(policy.model, precision_of(ctx.config))
+    policy.run_on(ctx.strategy.device, precision_of(ctx.config))
     record_trained(ctx, policy)
     return policy

@@ -31,7 +31,7 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-launchers": 14,
     "rlhf-plugin-preflight": 63,
-    "rlhf-plugin-reward": 9,
+    "rlhf-plugin-reward": 10,
     "rlhf-plugin-schedule": 34,
     "rlhf-plugin-verifiers": 6,
     "rlhf-study": 3,

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from rlhf_core.losses import TokenBatch
-from rlhf_core.models import pad_rows, split_lm_head
+from rlhf_core.models import on_device, pad_rows, split_lm_head
 from rlhf_core.training import PolicyModule, TrainingSample, completion_logprobs
 from rlhf_plugin_distill.loss import Divergence, with_tail
 
@@ -64,7 +64,7 @@ def outputs(model: Any, pieces: Pieces, wanted_N: torch.Tensor, paths: Mapping[s
         return Outputs(hidden_NX[wanted_N], parts.head)
     ids_BL, _ = pad_rows([[*p, *c[:-1]] for p, c in pieces], next(model.parameters()).device)
     places = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(pieces) for t in range(len(c))]
-    row_N, place_N = torch.tensor(places, device=ids_BL.device).T
+    row_N, place_N = on_device(places, ids_BL.device).T
     return Outputs(model(input_ids=ids_BL, use_cache=False).logits[row_N, place_N][wanted_N], lambda rows: rows)
 
 
@@ -86,8 +86,8 @@ class DistillModule(PolicyModule):
         device, paths = next(self.model.parameters()).device, self.options.as_arguments
         mask_BT = _grid([s.mask_T for s in samples], bool, device)
         counted = np.concatenate([s.mask_T for s in samples]).nonzero()[0]
-        wanted_N = torch.from_numpy(counted).to(device)
-        targets_N = torch.tensor([t for s in samples for t in s.completion_ids], device=device)[wanted_N]
+        wanted_N = on_device(counted, device)
+        targets_N = on_device([t for s in samples for t in s.completion_ids], device)[wanted_N]
         student = outputs(self.model, [piece for s in samples for piece in s.pieces], wanted_N, paths)
         teacher = self.teacher.outputs(samples, wanted_N, paths)
         divergence_N, logprobs_N, entropy_N = self._chunked(student, teacher, targets_N)
@@ -180,4 +180,4 @@ def _grid(rows: Sequence[Any], dtype: Any, device: torch.device) -> torch.Tensor
     full = np.zeros((len(rows), max(map(len, rows))), dtype)
     for n, row in enumerate(rows):
         full[n, : len(row)] = row
-    return torch.from_numpy(full).to(device)
+    return on_device(full, device, None)

@@ -12,7 +12,7 @@ import torch
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError, Message, Tool, message_text
-from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer, on_device
 from rlhf_core.training import TrainingSample
 from rlhf_plugin_distill.checks import check_same_vocabulary
 from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, outputs
@@ -67,7 +67,7 @@ class ServedTeacher:
         """At the tokens of a micro-batch that count."""
         ids_NK = np.concatenate([s.teacher_ids_TK for s in samples])
         logprobs_NK = np.concatenate([s.teacher_logprobs_TK for s in samples])
-        return TopKTeacher(*(torch.from_numpy(rows).to(wanted_N.device)[wanted_N] for rows in (ids_NK, logprobs_NK)))
+        return TopKTeacher(*(on_device(rows, wanted_N.device, None)[wanted_N] for rows in (ids_NK, logprobs_NK)))
 
 
 Teacher = LocalTeacher | ServedTeacher

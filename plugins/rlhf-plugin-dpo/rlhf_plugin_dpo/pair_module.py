@@ -13,6 +13,7 @@ import torch
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import PairBatch
+from rlhf_core.models import on_device
 from rlhf_core.training import completion_logprobs
 from rlhf_plugin_dpo.items import Side, make_pair, sides_of
 
@@ -48,11 +49,11 @@ class PairModule(torch.nn.Module):
         device = sums_S.device
 
         def numbers(values: Sequence[float | int | None]) -> torch.Tensor | None:
-            return None if values[0] is None else torch.tensor(values, device=device)
+            return None if values[0] is None else on_device(values, device, None)
 
         nll_B = None
         if items[0].nll_scale > 0:
-            scale_B = torch.tensor([i.nll_scale for i in items], device=device)
+            scale_B = on_device([i.nll_scale for i in items], device, None)
             starts = [len(s.prompt_ids) - 1 if with_prompt else 0 for s in chosen]
             masked_BT = self._masked(logprobs_ST[0::2], chosen, starts)
             nll_B = -masked_BT.sum(-1) * scale_B
@@ -81,8 +82,8 @@ class PairModule(torch.nn.Module):
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
         device, width = logprobs_ST.device, logprobs_ST.shape[1]
         skip = [len(s.prompt_ids) - 1 if prompt_every and n % prompt_every == 0 else 0 for n, s in enumerate(sides)]
-        position_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
-        head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
+        position_ST = torch.arange(width, device=device)[None, :] - on_device(skip, device)[:, None]
+        head_S1 = on_device([s.head for s in sides], device)[:, None]
         weight_ST = (position_ST >= 0) * torch.where(position_ST < head_S1, 1.0, self.ld_alpha)
         return (self._masked(logprobs_ST, sides, skip) * weight_ST).sum(-1)
 
@@ -95,7 +96,7 @@ class PairModule(torch.nn.Module):
         for row, side, begin in zip(keep_ST, sides, skip):
             if side.mask is not None:
                 row[begin : begin + len(side.mask)] = torch.tensor(side.mask)
-        return logprobs_ST * keep_ST.to(logprobs_ST.device)
+        return logprobs_ST * on_device(keep_ST.numpy(), logprobs_ST.device, None)
 
     @torch.no_grad()
     def sums(self, sides: Sequence[Side], micro_batch_size: int) -> list[float]:

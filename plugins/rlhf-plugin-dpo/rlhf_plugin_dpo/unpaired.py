@@ -14,6 +14,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.losses import UnpairedBatch
+from rlhf_core.models import on_device
 from rlhf_core.training import OfflineTrainer
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -50,11 +51,11 @@ class UnpairedModule(PairModule):
         sums_B = self._summed(self._logprobs(sides, 0), sides, 0)
 
         def numbers(values: Sequence[float | None]) -> torch.Tensor | None:
-            return None if values[0] is None else torch.tensor(values, device=sums_B.device)
+            return None if values[0] is None else on_device(values, sums_B.device, None)
 
         return UnpairedBatch(
             sums_B,
-            torch.tensor([i.desirable for i in items], device=sums_B.device),
+            on_device([i.desirable for i in items], sums_B.device, None),
             ref_logprobs_B=numbers([s.ref for s in sides]),
             kl_B=numbers([i.kl for i in items]),
             beta_scale_B=numbers([i.beta_scale for i in items]),

@@ -172,9 +172,11 @@ def run(
     with ExitStack() as stack:
         reward = stack.enter_context(ctx.open("reward", reward_config)) if reward_config else None
         reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
+        if reference is not None:
+            reference.run_on(ctx.device)
         sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature)
         reward_name = reward_config.name if reward_config else ""
-        setup = EvaluationSetup(prompts, sampling, plan.seed, ctx.datasets, reward, reward_name, reference)
+        setup = EvaluationSetup(prompts, sampling, plan.seed, ctx.datasets, reward, reward_name, reference, ctx.device)
         rows: dict[str, list[dict[str, Any]]] = {}
         for name, path in plan.policies.items():
             model = ModelConfig.model_validate({"path": path, "prompt_format": plan.prompt_format})

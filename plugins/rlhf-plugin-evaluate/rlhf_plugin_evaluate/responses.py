@@ -38,6 +38,8 @@ class EvaluationSetup:
     reward_name: str = ""
     reference: LoadedModel | None = None
     """None measures no KL."""
+    device: str | torch.device = "cpu"
+    """Where the policies run."""
 
 
 def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path, say: Say) -> list[Row]:
@@ -45,7 +47,7 @@ def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path
     rows = list(read_jsonl(file))
     if len(rows) < len(setup.prompts):
         policy = load_policy(model)
-        policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
+        policy.run_on(torch.device(setup.device))
         check_tokens(name, policy, setup.reference)
         out = JsonlFile.resume(file)
         try:

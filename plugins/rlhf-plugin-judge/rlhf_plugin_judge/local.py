@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-import torch
-
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Message, message_text
 from rlhf_core.models import Formatter, ModelError, load_policy
@@ -21,9 +19,8 @@ class LocalJudge:
     """Answers all requests of a call together, each independent; without a strategy it takes an accelerator."""
 
     def __init__(self, config: LocalConfig, ctx: BuildContext) -> None:
-        device = str(ctx.strategy.device) if ctx.strategy is not None else None
         loaded = load_policy(config.model)
-        loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        loaded.run_on(ctx.device)
         self.formatter, self.context = Formatter(loaded.tokenizer, config.model.prompt_format), loaded.context
         self.engine = NativeEngine(
             loaded.model, loaded.tokenizer, loaded.context, config.max_concurrent, config.max_batch_tokens

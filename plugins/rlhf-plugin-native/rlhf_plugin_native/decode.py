@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from rlhf_core.models import on_device
 from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from rlhf_plugin_native.decode_step import growing, join_caches, make_cache, select_rows, select_sequences
 from rlhf_plugin_native.sampling import StopStrings, draw, uniforms
@@ -30,12 +31,18 @@ class SampledTokens:
     finish: FinishReason
 
 
+class Drawn(NamedTuple):
+    """What the host has read of the rows; arrays as the tensors of :class:`DecodeState`."""
+
+    length_B: np.ndarray[Any, np.dtype[np.int64]]
+    tokens_BT: np.ndarray[Any, np.dtype[np.int64]]
+    logprobs_BT: np.ndarray[Any, np.dtype[np.float32]]
+
+
 @dataclass
 class DecodeState:
     """State on the device; every tensor has one entry per row, so rows are added and removed in all of them."""
 
-    request_B: torch.Tensor
-    """Which request it is, by its place in the order of admission."""
     last_B: torch.Tensor
     """The last position it may be fed; rows that ended stay there while they wait to be dropped."""
     count_B: torch.Tensor
@@ -44,14 +51,12 @@ class DecodeState:
     """Tokens of the completion: the limit, until an end is drawn."""
     held_B: torch.Tensor
     """Positions it has in the cache, which is also the position of its next token."""
-    stopped_B: torch.Tensor
-    """Whether a stop string ended it."""
     uniforms_BT: torch.Tensor
     tokens_BT: torch.Tensor
     logprobs_BT: torch.Tensor
 
     def __len__(self) -> int:
-        return len(self.request_B)
+        return len(self.last_B)
 
     def select(self, keep_B: torch.Tensor) -> DecodeState:
         return DecodeState(*(getattr(self, f.name)[keep_B] for f in fields(self)))
@@ -73,39 +78,22 @@ class DecodeState:
         """Column of the next token, ``[B, 1]``."""
         return self.count_B[:, None].clamp(max=self.tokens_BT.shape[1] - 1)
 
-    def results(self, which: Mask, ends: set[int]) -> dict[int, SampledTokens]:
-        rows = torch.from_numpy(np.flatnonzero(which)).to(self.request_B.device)
-        done = self.select(rows)
-        logprobs = done.logprobs_BT.cpu().numpy()
-        drawn_by_request: dict[int, SampledTokens] = {}
-        for i, (request, tokens, n, stopped) in enumerate(
-            zip(done.request_B.tolist(), done.tokens_BT.tolist(), done.length_B.tolist(), done.stopped_B.tolist())
-        ):
-            ended = FinishReason.EOS if tokens[n - 1] in ends else FinishReason.LENGTH
-            finish = FinishReason.STOP if stopped else ended
-            drawn_by_request[request] = SampledTokens(tokens[:n], logprobs[i, :n].copy(), finish)
-        return drawn_by_request
-
 
 def new_rows(
-    first: int,
     limits: Sequence[int],
     seeds: Sequence[int],
     prompt_lengths: Sequence[int],
     width: int,
     device: torch.device,
 ) -> DecodeState:
-    """Rows that have read their prompts and drawn nothing yet; the first is of request number ``first``."""
-    count = len(seeds)
-    limit_B, held_B = torch.tensor(list(limits), device=device), torch.tensor(list(prompt_lengths), device=device)
+    """Rows that have read their prompts and drawn nothing yet."""
+    count, limit_B, held_B = len(seeds), on_device(limits, device), on_device(prompt_lengths, device)
     return DecodeState(
-        request_B=torch.arange(first, first + count, device=device),
         last_B=held_B + limit_B - 1,
         length_B=limit_B,
         count_B=torch.zeros(count, dtype=torch.long, device=device),
         held_B=held_B,
-        stopped_B=torch.zeros(count, dtype=torch.bool, device=device),
-        uniforms_BT=uniforms(seeds, width).to(device),
+        uniforms_BT=on_device(uniforms(seeds, width).numpy(), device, None),
         tokens_BT=torch.zeros((count, width), dtype=torch.long, device=device),
         logprobs_BT=torch.zeros((count, width), device=device),
     )
@@ -137,18 +125,20 @@ class Decoder:
         self.forward, self.sampling, self.stop, self.device = forward, sampling, stop, device
         self.requests = list(requests)
         self.cache_config, self.max_concurrent, self.max_batch_tokens = cache_config, max_concurrent, max_batch_tokens
-        self.ends = torch.tensor(list(ends), dtype=torch.long, device=device)
+        self.ends = on_device(list(ends), device)
         self.end_set = set(ends)
-        self.stride = 1 if stop or device.type == "cpu" else CUDA_STRIDE
+        self.stride = 1 if device.type == "cpu" else CUDA_STRIDE
         self.limits = [limit_of(r, sampling) for r in requests]
         self.columns = max(self.limits, default=0)
         self.entered = self.width = self.most_width = 0
         self.may_enter = True
         self.drawn: dict[int, SampledTokens] = {}
         self.reported: set[int] = set()
+        self.stopped: set[int] = set()
         self.rows: DecodeState | None = None
         self.cache: Any = None
         self.logits_BV: torch.Tensor
+        self.seen: Drawn
         # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
         self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
 
@@ -161,12 +151,12 @@ class Decoder:
             if self.may_enter:
                 self._enter()
             tokens_B, since_look = self._draw(), since_look + 1
-            if token is not None:
-                token(int(tokens_B[0]))
             if since_look >= self.stride or (self.count == np.take(self.limits, self.request)).any():
-                alive = self._alive()
+                alive = self._alive(since_look)
+                if token is not None:
+                    token(int(self.seen.tokens_BT[0, -1]))
                 if ended is not None and time.monotonic() >= due:
-                    ended(self._new(self._state().results(~alive, self.end_set)), self._tokens())
+                    ended(self._new(self._results(~alive)), self._tokens())
                     due = time.monotonic() + every_s
                 tokens_B, since_look = self._leave(tokens_B, alive), 0
             if self.rows is not None:
@@ -202,7 +192,7 @@ class Decoder:
         """Put requests whose prompts have been read after the rows that there are."""
         lengths = [len(self.requests[i].prompt_ids) for i in batch]
         limits, seeds = [self.limits[i] for i in batch], [self.requests[i].seed for i in batch]
-        rows = new_rows(batch.start, limits, seeds, lengths, self.columns, self.device)
+        rows = new_rows(limits, seeds, lengths, self.columns, self.device)
         if self.rows is None:
             self.rows, self.cache, self.logits_BV, self.width = rows, cache, logits_BV, max(lengths)
         else:
@@ -240,13 +230,13 @@ class Decoder:
         index = {p: i for i, p in enumerate(distinct)}
         lengths = [len(p) for p in distinct]
         width = max(lengths)
-        ids_PL = torch.tensor([[0] * (width - len(p)) + list(p) for p in distinct], device=self.device)
-        lengths_P1 = torch.tensor(lengths, device=self.device)[:, None]
+        ids_PL = on_device([[0] * (width - len(p)) + list(p) for p in distinct], self.device)
+        lengths_P1 = on_device(lengths, self.device)[:, None]
         steps_L = torch.arange(width, device=self.device)[None, :]
         mask_PL = None if min(lengths) == width else (steps_L >= width - lengths_P1).long()
         cache = make_cache(self.cache_config)
         logits_PV = self.forward(ids_PL, mask_PL, (steps_L - (width - lengths_P1)).clamp(min=0), cache)
-        of_B = torch.tensor([index[tuple(p)] for p in prompts], device=self.device)
+        of_B = on_device([index[tuple(p)] for p in prompts], self.device)
         if len(distinct) < len(prompts):
             select_sequences(cache, of_B)
             logits_PV = logits_PV[of_B]
@@ -261,7 +251,7 @@ class Decoder:
         else:  # rows that entered later may still have to be kept from ending
             drawn = (rows.tokens_BT.new_empty(len(rows)), rows.logprobs_BT.new_empty(len(rows)))
             for which, banned in ((early, self.ends), (~early, None)):
-                indices = torch.from_numpy(np.flatnonzero(which)).to(self.device)
+                indices = on_device(np.flatnonzero(which), self.device)
                 for full, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
                     full[indices] = part
         rows.record(*drawn, self.ends)
@@ -272,33 +262,53 @@ class Decoder:
         assert self.rows is not None
         return self.rows
 
-    def _alive(self) -> Mask:
-        """Check stop strings and return which rows are unfinished. On a GPU this waits for the device."""
-        rows = self._state()
-        length = rows.length_B.cpu().numpy()
+    def _alive(self, since_look: int) -> Mask:
+        """Read what was drawn, check stop strings in the tokens since the last look, and return which rows are
+        unfinished. On a GPU this waits for the device, once."""
+        rows, most = self._state(), min(int(self.count.max()), self.columns)
+        drawn = (rows.length_B[:, None], rows.tokens_BT[:, :most], rows.logprobs_BT[:, :most])
+        if self.device.type != "cpu":  # float64 holds all of them as they are
+            near = torch.cat([part.double() for part in drawn], 1).cpu().split([part.shape[1] for part in drawn], 1)
+            drawn = tuple(here.to(there.dtype) for here, there in zip(near, drawn))
+        length_B1, tokens_BT, logprobs_BT = (part.numpy() for part in drawn)
+        seen = self.seen = Drawn(length_B1[:, 0], tokens_BT, logprobs_BT)
         if self.stop:
-            tokens_BT = rows.tokens_BT.cpu().numpy()
-            may_stop = (self.count <= length) & (self.count >= self.sampling.min_tokens)
-            hits = [
-                i
-                for i in np.flatnonzero(may_stop).tolist()
-                if self._stops(tokens_BT[i, max(0, self.count[i] - self.stop.window) : self.count[i]].tolist())
-            ]
-            if hits:
-                rows.length_B[hits], rows.stopped_B[hits] = rows.count_B[hits], True
-                length = rows.length_B.cpu().numpy()
-        return self.count < length
+            first = np.maximum(self.count - since_look + 1, max(1, self.sampling.min_tokens))
+            last = np.minimum(self.count, seen.length_B)
+            if hits := {i: n for i in np.flatnonzero(first <= last).tolist() if (n := self._hit(i, first[i], last[i]))}:
+                self.stopped |= {int(self.request[i]) for i in hits}
+                at, ends = on_device(list(hits), self.device), on_device(list(hits.values()), self.device)
+                rows.length_B = rows.length_B.scatter(0, at, ends)
+                self.seen = seen = seen._replace(length_B=seen.length_B.copy())
+                seen.length_B[list(hits)] = list(hits.values())
+        return self.count < seen.length_B
+
+    def _hit(self, row: int, first: int, last: int) -> int:
+        """After how many tokens, from ``first`` to ``last``, a stop string ends a row; 0 where none does."""
+        tokens_T = self.seen.tokens_BT[row]
+        window = self.stop.window
+        return next((n for n in range(first, last + 1) if self._stops(tokens_T[max(0, n - window) : n].tolist())), 0)
+
+    def _results(self, which: Mask) -> dict[int, SampledTokens]:
+        """What some rows drew, by request, as it was last read."""
+        results: dict[int, SampledTokens] = {}
+        for row in np.flatnonzero(which).tolist():
+            request, n = int(self.request[row]), int(self.seen.length_B[row])
+            tokens = self.seen.tokens_BT[row, :n].tolist()
+            ended = FinishReason.EOS if tokens[-1] in self.end_set else FinishReason.LENGTH
+            finish = FinishReason.STOP if request in self.stopped else ended
+            results[request] = SampledTokens(tokens, self.seen.logprobs_BT[row, :n].copy(), finish)
+        return results
 
     def _stops(self, recent: list[int]) -> bool:
         return recent[-1] not in self.end_set and self.stop.completed_by_last(recent)
 
     def _leave(self, tokens_B: torch.Tensor, alive: Mask) -> torch.Tensor:
         """Drop finished rows when enough are, or when keeping them would widen the cache; returns the rest's tokens."""
-        rows = self._state()
         if alive.all() or (alive.mean() >= COMPACT_BELOW and self.width < self.most_width):
             return tokens_B
         self.may_enter = self.entered < len(self.requests)
-        self.drawn |= rows.results(~alive, self.end_set)
+        self.drawn |= self._results(~alive)
         return self._keep(self._order(alive), tokens_B)
 
     def _order(self, alive: Mask) -> np.ndarray[Any, Any]:
@@ -311,14 +321,14 @@ class Decoder:
         if not len(rows):
             self.rows = self.cache = None
             return values_B[:0]
-        keep = torch.from_numpy(rows).to(self.device)
+        keep = on_device(rows, self.device)
         self.width = self._keep_cached(rows, int(self.held.max()))
         self.rows = self._state().select(keep)
         return values_B[keep]
 
     def _keep_cached(self, rows: np.ndarray[Any, Any], last: int) -> int:
         """Keep some rows of the cache and of their positions the ``last``; returns how many positions are left."""
-        return select_rows(self.cache, torch.from_numpy(rows).to(self.device), last)
+        return select_rows(self.cache, on_device(rows, self.device), last)
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
         rows = self._state()

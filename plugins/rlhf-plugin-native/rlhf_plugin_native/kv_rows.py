@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rlhf_core.models import on_device
 from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer
 
 AHEAD = 4
@@ -28,7 +29,7 @@ class Moves(NamedTuple):
     def of(cls, rows: np.ndarray[Any, np.dtype[np.int64]], device: torch.device) -> Moves:
         """Of the rows that stay, in their new order."""
         targets = np.flatnonzero(rows != np.arange(len(rows)))
-        return cls(*(torch.from_numpy(a).to(device) for a in (rows, targets, rows[targets])))
+        return cls(*(on_device(a, device) for a in (rows, targets, rows[targets])))
 
 
 class RoomyLayer(GrowingLayer):

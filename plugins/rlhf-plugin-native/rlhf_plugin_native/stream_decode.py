@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_core.models import on_device
 from rlhf_core.rollouts import RolloutRequest
 from rlhf_plugin_native.decode import Decoder, Mask, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import copy_row, join_caches, lay_rows, make_cache, select_sequences
@@ -57,11 +58,11 @@ class StreamDecoder(Decoder):
 
     def _look(self, tokens_B: torch.Tensor) -> tuple[dict[int, SampledTokens], torch.Tensor]:
         """What has ended, whose keys and values are kept, and the tokens of the rows that stay."""
-        alive = self._alive()
+        alive = self._alive(self.since_look)
         new = ~alive & ~self._over()
         ended: dict[int, SampledTokens] = {}
         if new.any():
-            ended = self._state().results(new, self.end_set)
+            ended = self._results(new)
             self.reported |= set(ended)
             for row in np.flatnonzero(new).tolist():
                 self._set_aside(row, ended[int(self.request[row])])
@@ -121,7 +122,7 @@ class StreamDecoder(Decoder):
             join_caches(cache, more, cache.layers[0].length)
             order, logits_BV = order + numbers, torch.cat([logits_BV, more_BV])
         if order != list(batch):
-            order_B = torch.tensor([order.index(i) for i in batch], device=self.device)
+            order_B = on_device([order.index(i) for i in batch], self.device)
             select_sequences(cache, order_B)
             logits_BV = logits_BV[order_B]
         return cache, logits_BV
@@ -154,10 +155,10 @@ class StreamDecoder(Decoder):
         cache = make_cache(self.cache_config)
         lay_rows(cache, [self.turn_cache.take(self.names[i], n) for i, n in zip(numbers, cached, strict=True)])
         before = max(cached)
-        lengths_B1 = torch.tensor([len(ids) for ids in contexts], device=self.device)[:, None]
+        lengths_B1 = on_device([len(ids) for ids in contexts], self.device)[:, None]
         steps_L = torch.arange(before + chunk, device=self.device)[None, :]
         first_B1 = before + chunk - lengths_B1
-        ids_BC = torch.tensor([[0] * (chunk - len(ids)) + list(ids[-chunk:]) for ids in contexts], device=self.device)
+        ids_BC = on_device([[0] * (chunk - len(ids)) + list(ids[-chunk:]) for ids in contexts], self.device)
         positions_BC = (steps_L[:, before:] - first_B1).clamp(min=0)
         self.tokens_read += ids_BC.numel()
         return cache, self.forward(ids_BC, (steps_L >= first_B1).long(), positions_BC, cache)

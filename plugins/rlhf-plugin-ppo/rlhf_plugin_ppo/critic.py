@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelError, load_policy, pad_rows, split_lm_head
+from rlhf_core.models import LoadedModel, ModelError, load_policy, on_device, pad_rows, split_lm_head
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -40,11 +40,22 @@ class Critic(torch.nn.Module):
     def _hidden(self, prompts: Ids, completions: Ids) -> torch.Tensor:
         rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
         ids_BL, _ = pad_rows(rows, self.bias.device)
-        hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
+        mask = causal_mask(self.trunk.config, ids_BL)
+        hidden_BLH = self.trunk(input_ids=ids_BL, attention_mask=mask, use_cache=False).last_hidden_state
         # one selection: a slice for each row would get a gradient as large as all rows
         positions = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
-        row_N, position_N = torch.tensor(positions, device=ids_BL.device).reshape(-1, 2).unbind(1)
+        row_N, position_N = on_device(positions, ids_BL.device).reshape(-1, 2).unbind(1)
         return hidden_BLH[row_N, position_N]
+
+
+def causal_mask(config: Any, ids_BL: torch.Tensor) -> torch.Tensor | None:
+    """What each position sees, on a card: without it transformers reads the positions to find out, and so waits for the
+    card in every micro-batch. None on a CPU, and where layers see less or attention is not torch's."""
+    text, length = config.get_text_config(), ids_BL.shape[1]
+    full = not getattr(text, "sliding_window", None) and text._attn_implementation in ("sdpa", "rlhf_packed")
+    if ids_BL.device.type == "cpu" or not full:
+        return None
+    return torch.ones((1, 1, length, length), dtype=torch.bool, device=ids_BL.device).tril()
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
@@ -63,9 +74,12 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
         trunk = parts.trunk
         with torch.device(device):
             return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient)
-    start = policy if settings.path is None else load_critic_model(settings.path, ctx)
-    trunk = trunk_of(start)
-    trunk = copy.deepcopy(trunk) if start is policy else trunk.to(device)
+    if settings.path is None:
+        trunk = copy.deepcopy(trunk_of(policy))
+    else:
+        start = load_critic_model(settings.path, ctx)
+        start.run_on(device, "bf16" if "compute_dtype" in vars(trunk_of(policy)) else "fp32")
+        trunk = trunk_of(start)
     with torch.device(device):
         return Critic(width(trunk), dtype_of(trunk), trunk)
 

@@ -15,6 +15,9 @@ NAMED = {"model.path": "model", "dataset.sources.0.source.name": "data set", "re
 def rlhf_preflight(event: Preflight) -> str | None:
     if event.settings is not None and (taken := unnamed(event.settings)):
         logging.getLogger("rlhf.preflight").warning("no config file names the %s", ", the ".join(taken))
+    from rlhf_plugin_preflight.cards import check_cards
+
+    check_cards(event.context)
     if event.context.dry_run:
         from rlhf_plugin_preflight.dry_run.text import describe
 

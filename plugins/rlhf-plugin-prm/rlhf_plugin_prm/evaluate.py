@@ -54,7 +54,9 @@ def judge(folder: str, file: str, limit: int | None = None, max_length: int | No
             fix="give solutions with an error and solutions without; a file sorted by them, "
             "as ProcessBench's are, needs a larger --limit or none",
         )
-    right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps, s.tools) for s in solutions])
+    right = StepReward.load(config, str(nowhere().device)).probabilities(
+        [(s.prompt, s.text, s.steps, s.tools) for s in solutions]
+    )
     scored = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
     reasons = [p for p in right if isinstance(p, str)]
     if len(reasons) > MOST_LOST * len(solutions) or len({s.first_error >= 0 for s, _ in scored}) < 2:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_core.data import Message, Tool
 from rlhf_core.models import Formatter, ModelError, pad_rows
+from rlhf_core.models import on_device as tensor_on
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, token_positions
@@ -96,8 +97,8 @@ def step_logits(net: RewardNet, ids_B: Sequence[Ids], places_B: Sequence[Sequenc
     ids, mask = pad_rows(ids_B, device)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not net.frozen):
         hidden = net.trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    rows_N = torch.tensor([b for b, places_T in enumerate(places_B) for _ in places_T], device=device)
-    places_N = torch.tensor([p for places_T in places_B for p in places_T], device=device)
+    rows_N = tensor_on([b for b, places_T in enumerate(places_B) for _ in places_T], device)
+    places_N = tensor_on([p for places_T in places_B for p in places_T], device)
     return net.head(hidden[rows_N, places_N].to(net.head.weight.dtype))[:, 0].float()
 
 
@@ -129,9 +130,9 @@ class StepModule(torch.nn.Module):
         """Log-probabilities of the labels, ``[B, T]``."""
         logits_N = step_logits(self.net, [i.ids for i in items], [i.places_T for i in items])
         device = logits_N.device
-        labels_N = torch.tensor([v for i in items for v in i.labels_T], device=device)
+        labels_N = tensor_on([v for i in items for v in i.labels_T], device, None)
         sizes = [i.tokens for i in items]
-        mask_BT = torch.arange(max(sizes), device=device)[None] < torch.tensor(sizes, device=device)[:, None]
+        mask_BT = torch.arange(max(sizes), device=device)[None] < tensor_on(sizes, device)[:, None]
         logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
         grid_BT, labels_BT = (pad_sequence(list(v_N.split(sizes)), batch_first=True) for v_N in (logprobs_N, labels_N))
         return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)

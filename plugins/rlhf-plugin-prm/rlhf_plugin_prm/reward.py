@@ -14,7 +14,6 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
 from rlhf_plugin_prm.store import load_model
-from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import check_episodes
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class StepReward:
 
     @classmethod
     def from_config(cls, config: PrmRewardConfig, ctx: BuildContext) -> StepReward:
-        reward = cls.load(config, device_of(ctx))
+        reward = cls.load(config, str(ctx.device))
         check_episodes(reward.encoder.formatter.encode, config.path, getattr(ctx.config, "environment", None))
         return reward
 

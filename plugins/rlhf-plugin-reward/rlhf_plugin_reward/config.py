@@ -191,7 +191,3 @@ def needs_pairs(error: DatasetError) -> DatasetError:
         fix="give pairs beside the prompts: --set reward.pairs=FILE (columns prompt, chosen, rejected), or a trained "
         "ensemble: --set reward.path=FOLDER",
     )
-
-
-def device_of(ctx: BuildContext) -> str:
-    return str(ctx.strategy.device) if ctx.strategy is not None else "cpu"

@@ -18,7 +18,7 @@ from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.data import DatasetError, Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy, Strategy
 from rlhf_core.models import LoadedModel, ModelConfig, ModelError, load_policy, preserved_rng
-from rlhf_plugin_reward.config import EnsembleConfig, device_of, needs_pairs, without_pairs
+from rlhf_plugin_reward.config import EnsembleConfig, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
 from rlhf_plugin_reward.members import (
     Advance,
@@ -44,7 +44,7 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     quality goes into the run's report."""
     with preserved_rng():
         folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
-        reward = load_ensemble(config, folder, device_of(ctx))
+        reward = load_ensemble(config, folder, str(ctx.device))
         reward.encoder.check_episodes(str(folder), getattr(ctx.config, "environment", None))
     quality = reward.quality()
     ctx.report["ensemble"] = {
@@ -71,7 +71,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     say = _say(ctx)
     strategy: Strategy | None = ctx.strategy
     if strategy is None or strategy.world_size == 1:
-        strategy = LocalStrategy(device_of(ctx))
+        strategy = LocalStrategy(str(ctx.device))
     if strategy.gather_objects(trained(folder))[0]:
         wait_for(folder, config.stall_timeout_s)
         say(f"reward ensemble: using the one trained before, {folder}")

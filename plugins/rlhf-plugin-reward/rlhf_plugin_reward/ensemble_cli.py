@@ -43,7 +43,8 @@ def ensemble(model: str, dataset: str, output: Path, settings: tuple[str, ...], 
     from rlhf_plugin_reward.ensemble import train_ensemble, training_pairs
 
     train, heldout = training_pairs(config, ctx)
-    train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), LocalStrategy())
+    strategy = LocalStrategy(ctx.device)
+    train_ensemble(config, base, train, heldout, seed, output, lambda text: click.echo(text, err=True), strategy)
     with ctx.open("reward", config.model_copy(update={"path": str(output)})) as reward:
         quality = reward.quality()
     result = {"folder": str(output), "train_pairs": len(train), "heldout": quality}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_meta_weights, last_token_hidden, split_lm_head
-from rlhf_core.models.last_token import can_pack
+from rlhf_core.models import LoadedModel, ModelConfig, ModelError, has_meta_weights, split_lm_head
+from rlhf_core.models.last_token import can_pack, last_token_hidden
 from rlhf_core.models.load import context_length
 from rlhf_core.models.slices import ValuesForAdapters
 from rlhf_plugin_reward.padding import without_padding

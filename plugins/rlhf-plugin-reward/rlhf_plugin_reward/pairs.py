@@ -17,6 +17,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import PreferencePair
 from rlhf_core.losses import PairBatch
+from rlhf_core.models import on_device
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import RewardNet, fresh_net
 
@@ -97,8 +98,8 @@ class PairModule(torch.nn.Module):
         scores = self.net([*(i.chosen_ids for i in items), *(i.rejected_ids for i in items)])
         chosen_BK, rejected_BK = scores[: len(items)], scores[len(items) :]
         heads = scores.shape[1]
-        margin_B = torch.tensor([i.margin for i in items], device=scores.device)
-        counts_BK = torch.tensor([i.counts_K for i in items], dtype=scores.dtype, device=scores.device)
+        margin_B = on_device([i.margin for i in items], scores.device, torch.float32)
+        counts_BK = on_device([i.counts_K for i in items], scores.device, scores.dtype)
         return PairBatch(
             chosen_BK.flatten(),
             rejected_BK.flatten(),

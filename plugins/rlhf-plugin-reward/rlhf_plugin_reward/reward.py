@@ -17,11 +17,12 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.distributed import ShardedForward, Strategy
-from rlhf_core.models import ModelError, has_meta_weights, last_token_hidden
+from rlhf_core.models import ModelError, has_meta_weights
+from rlhf_core.models.last_token import last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.classifier_files import load_classifier
-from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig, device_of
+from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
 from rlhf_plugin_reward.net import MOST_CACHED, RewardNet
 
@@ -196,7 +197,7 @@ class SingleReward:
 
     @classmethod
     def from_config(cls, config: BradleyTerryConfig, ctx: BuildContext) -> SingleReward:
-        reward = cls.load(config, device_of(ctx))
+        reward = cls.load(config, str(ctx.device))
         reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
         return reward
 

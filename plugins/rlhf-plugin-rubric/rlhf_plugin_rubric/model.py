@@ -17,9 +17,8 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import write_json
 from rlhf_core.losses import LossOutput
-from rlhf_core.models import ModelError
+from rlhf_core.models import ModelError, on_device
 from rlhf_core.rewards import Sample, Score
-from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, read_view
 from rlhf_plugin_reward.reward import as_score, encoder_of, score_ids
 from rlhf_plugin_reward.store import load_shared, save_shared
@@ -56,7 +55,7 @@ class GradeModule(torch.nn.Module):
     def batch(self, items: Sequence[GradedItem]) -> GradeBatch:
         """Scores and grades, ``[B, K]``."""
         scores_BK = self.net([i.ids for i in items])
-        grades_BK = torch.tensor([i.grades_K for i in items], dtype=scores_BK.dtype, device=scores_BK.device)
+        grades_BK = on_device([i.grades_K for i in items], scores_BK.device, scores_BK.dtype)
         return GradeBatch(scores_BK + self.mean_K.to(scores_BK.device), grades_BK)
 
 
@@ -68,7 +67,7 @@ class GradeLoss:
 
     def __call__(self, batch: GradeBatch) -> LossOutput:
         """Return ``loss_B`` with errors by criterion."""
-        weights_K = torch.tensor(self.rubric.weights, device=batch.scores_BK.device)
+        weights_K = on_device(self.rubric.weights, batch.scores_BK.device, None)
         error_BK = (batch.scores_BK - batch.grades_BK) ** 2
         apart_BK = (batch.grades_BK - self.mean_K.to(batch.grades_BK.device)) ** 2
         count = float(len(error_BK))
@@ -105,7 +104,7 @@ class RubricModelReward:
     @classmethod
     def from_config(cls, config: RubricModelConfig, ctx: BuildContext) -> RubricModelReward:
         config.preflight(ctx)
-        reward = cls.load(config, device_of(ctx))
+        reward = cls.load(config, str(ctx.device))
         reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
         return reward
 

@@ -222,10 +222,12 @@ def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
     return bias_V.index_fill(0, head.get_buffer(WITHOUT_TEXT).to(bias_V.device), -torch.inf)
 
 
-def on_device(values: Any, device: torch.device, dtype: torch.dtype = torch.long) -> torch.Tensor:
-    """Values of the host as a tensor on a device."""
-    if device.type != "cuda":
-        return torch.tensor(values, dtype=dtype, device=device)
+def on_device(values: Any, device: torch.device, dtype: torch.dtype | None = torch.long) -> torch.Tensor:
+    """Values of the host as a tensor on a device, for which nothing waits; ``dtype`` None takes that of the values.
+
+    Example:
+        lengths_B = on_device([len(row) for row in rows], hidden_BLH.device)
+    """
     return to_device_async(torch.tensor(values, dtype=dtype), device)
 
 

@@ -173,9 +173,8 @@ def environment() -> dict[str, Any]:
     if "torch" in sys.modules:
         import torch
 
-        cuda = torch.cuda.is_available()
         facts |= {
             "threads": torch.get_num_threads(),
-            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         }
     return facts

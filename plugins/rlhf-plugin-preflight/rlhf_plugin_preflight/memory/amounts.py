@@ -71,7 +71,7 @@ def device_memory(*, on_cpu: bool) -> int:
         return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *most, 1 << 62)
     import torch
 
-    return torch.cuda.mem_get_info()[1]
+    return torch.cuda.get_device_properties(0).total_memory
 
 
 def _left_of_group() -> list[int]:

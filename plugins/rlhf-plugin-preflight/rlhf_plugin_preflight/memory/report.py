@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rlhf_plugin_preflight.cards import free_bytes
 from rlhf_plugin_preflight.memory.advice import Advice, accepted, cheapest
 from rlhf_plugin_preflight.memory.amounts import available_ram
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, footprint
@@ -176,7 +177,7 @@ def device_of(run: RunConfig, ranks: int) -> tuple[str, int]:
     import torch
 
     if getattr(run.strategy, "device", "auto") != "cpu" and torch.cuda.is_available():
-        return "cuda", min(torch.cuda.mem_get_info(n)[0] for n in range(min(ranks, torch.cuda.device_count())))
+        return "cuda", free_bytes(min(ranks, torch.cuda.device_count()))
     return "cpu", available_ram()
 
 
