@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import yaml
 
 import rlhf_core
+from rlhf_study.ablation.config import AblationConfig, Settings
 from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps
 from rlhf_study.ablation.read import read_ablation
-from rlhf_study.runs import layered
+from rlhf_study.ablation.run import Ablation, number_at
+from rlhf_study.runs import Run, layered
 
 BASE = {
     "reward": "verifier",
@@ -28,6 +31,10 @@ BASE = {
     },
 }
 METRIC = {"base": BASE, "metric": "eval/reward/mean"}
+DPO = {
+    "dataset": "pocket/assistant",
+    "trainer": {"name": "dpo", "max_steps": 1, "sample_prompts": 4, "eval_samples": 4},
+}
 RATES = {"trainer.optimizer.learning_rate": [1e-4, 1e-3]}
 
 
@@ -98,6 +105,34 @@ def test_curves_meet_at_common_steps_and_seconds() -> None:
     seconds, means = over_seconds([fast, slow])
     assert seconds[-1] == 2.0
     assert means[-1].mean == pytest.approx((2.0 + 2.0) / 2)
+
+
+@pytest.mark.slow
+def test_an_arm_begins_with_what_was_made_before_it(tmp_path: Path) -> None:
+    class Staged(AblationConfig):
+        """A fine-tuned model, and a run that begins with it."""
+
+        name: str = "staged"
+        arms: Mapping[str, Settings] = {"dpo": {**DPO, "model": {"path": "@sft"}}}
+        metric: str = "summary/gold_win_rate"
+        also: tuple[str, ...] = ("eval/accuracy", "summary/reports/lora")
+
+        def settings_before(self, seed: int) -> Mapping[str, tuple[Settings, ...]]:
+            return {"sft": ({**DPO, "trainer": {"name": "sft", "max_steps": 1}}, {"seed": seed})}
+
+    study = Ablation(Staged())
+    figures = study.run(3, tmp_path)
+    sft, dpo = (Run(tmp_path / name) for name in ("before/sft", "dpo"))
+    assert dpo.config["model"]["path"] == str(sft.final)
+    assert (sft.config["trainer"]["name"], sft.config["seed"], dpo.config["seed"]) == ("sft", 3, 3)
+    assert figures["dpo"]["summary/gold_win_rate"][2] == [dpo.summary["gold_win_rate"]]
+    assert "summary/reports/lora" not in figures["dpo"], "there are no adapters"
+    assert "| arm | summary/gold_win_rate | seconds |" in study.table({3: figures})
+
+
+def test_a_mapping_of_the_summary_counts_as_its_sum() -> None:
+    assert number_at({"reports": {"lora": {"q": 10, "k": 20, "note": "x"}}}, ["reports", "lora"]) == 30.0
+    assert number_at({"a": None}, ["a", "b"]) is None
 
 
 def finished(arm: str, seed: int, rate: float) -> Path:

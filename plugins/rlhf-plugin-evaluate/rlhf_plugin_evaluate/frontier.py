@@ -49,8 +49,8 @@ def draw(result: Mapping[str, Any], file: Path) -> bool:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     axes.plot(0, 0.5, "ks", label="baseline")
     for point in found:
-        errors = {"xerr": [[e] for e in point.kl_error], "yerr": [[e] for e in point.rate_error]}
-        axes.errorbar(point.kl, point.rate, **errors, marker="o", capsize=3, label=point.name)
+        across, up = ([[error] for error in errors] for errors in (point.kl_error, point.rate_error))
+        axes.errorbar(point.kl, point.rate, xerr=across, yerr=up, marker="o", capsize=3, label=point.name)
     axes.set(xlabel="KL from the reference, nats per completion", ylabel="win rate over the baseline")
     axes.legend()
     figure.savefig(file, metadata={"Date": None})

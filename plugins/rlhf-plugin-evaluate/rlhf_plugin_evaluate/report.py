@@ -71,7 +71,7 @@ def per_nat(rows: Rows, base: Rows, seed: int, resamples: int = 2000) -> dict[st
     prompts: of the reward, or of gold where nothing has a reward. None without KL, a score, or any distance."""
     by = "reward" if any("reward" in r for r in rows) else "gold"
     pairs = zip(values(rows, by), values(base, by), (r.get("kl_k3") for r in rows), strict=True)
-    both = [(ours - theirs, kl) for ours, theirs, kl in pairs if None not in (ours, theirs, kl)]
+    both = [(a - b, float(kl)) for a, b, kl in pairs if a is not None and b is not None and kl is not None]
     gain_N, kl_N = np.array(both, np.float64).reshape(-1, 2).T
     if not len(both) or kl_N.mean() < 1e-6:
         return None

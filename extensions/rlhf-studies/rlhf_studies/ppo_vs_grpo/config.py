@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rlhf_studies.common.ablation.assistants import FOUR_UPDATES, PROXY, AssistantAblation
+from rlhf_studies.common.ablation.assistants import ALSO, FOUR_UPDATES, PROXY, WINS, AssistantAblation
 from rlhf_studies.common.ablation.worlds import unnamed
 from rlhf_study.ablation.config import Claim, Settings
 
@@ -23,4 +23,6 @@ class PpoVsGrpoConfig(AssistantAblation):
         Claim("002:112", "Is GRPO as good by the hidden gold score?", "grpo", "ppo"),
         Claim("002:117", "GRPO moves less far", "grpo", "ppo", -1, "kl"),
         Claim("002:112", "Does it reach the same reward?", "grpo", "ppo", metric=PROXY),
+        Claim("002:112", "Does it win as often against its start?", "grpo", "ppo", metric=WINS),
     )
+    also: tuple[str, ...] = (*ALSO, WINS)

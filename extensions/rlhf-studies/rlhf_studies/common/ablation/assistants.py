@@ -10,7 +10,9 @@ from rlhf_studies.common.ablation.worlds import WorldAblation
 from rlhf_study.ablation.config import Settings
 
 GOLD, HOLLOW, WORDS = "eval/gold/value", "eval/gold/hollow", "eval/gold/words"
-PROXY = "eval/reward/mean"
+PROXY, WINS = "eval/reward/mean", "summary/gold_win_rate"
+ADAPTERS = "summary/reports/lora"
+"""Parameters of the adapters, of 4 bytes each on disk; a whole model reports none."""
 ALSO = (PROXY, "kl", HOLLOW, WORDS)
 POCKET: Settings = {
     "dataset": {"name": "pocket/assistant"},
@@ -40,6 +42,12 @@ ROWS: Settings = {
     },
 }
 """Of trainers that learn from rows."""
+FILES: Settings = {**ROWS, "dataset": {"name": "jsonl", "heldout_path": "@heldout"}}
+"""A study's own files in place of the shipped rows; each arm names its own."""
+SAMPLED: Settings = {"sample_prompts": 200, "sampling": {"max_tokens": 48}}
+JUDGE: Settings = {"trainer": {"name": "reward_model", "max_steps": 128}}
+"""A reward model made before the arms."""
+SMOKE_BEFORE: Settings = {"trainer": {"max_steps": 1, "eval_samples": 8}}
 PAIRS = {"name": "hub", "path": "Anthropic/hh-rlhf"}
 REAL: Settings = {
     "model": {"path": "HuggingFaceTB/SmolLM2-1.7B-Instruct"},
@@ -61,6 +69,14 @@ REAL: Settings = {
         "checkpoint_every": 100,
     },
 }
+REAL_ROWS: Settings = {**ROWS, "model": REAL["model"], "dataset": PAIRS}
+BEFORE: Mapping[str, Settings] = {"pocket": ROWS, "real": REAL_ROWS}
+
+
+def ranks(learning_rate: float) -> dict[str, Settings]:
+    """All weights, and adapters of three ranks at a learning rate of their own."""
+    rate: Settings = {"trainer": {"optimizer": {"learning_rate": learning_rate}}}
+    return {"full": {}, **{f"r={r}": {"model": {"lora": {"r": r}}, **rate} for r in (16, 8, 1)}}
 
 
 class AssistantAblation(WorldAblation):
@@ -74,9 +90,6 @@ class AssistantAblation(WorldAblation):
 class RowsAblation(WorldAblation):
     """Trainers that learn from rows."""
 
-    worlds: ClassVar[Mapping[str, Settings]] = {
-        "pocket": ROWS,
-        "real": {**ROWS, "model": REAL["model"], "dataset": PAIRS},
-    }
+    worlds: ClassVar[Mapping[str, Settings]] = BEFORE
     length: ClassVar[str] = "max_steps"
     smoke: ClassVar[Mapping[str, Any]] = {"steps": 1, "train": {"trainer": {"eval_samples": 8}}}

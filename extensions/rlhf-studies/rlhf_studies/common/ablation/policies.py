@@ -1,0 +1,46 @@
+"""What each arm's policy is worth beside the policy it began with: `rlhf eval policies` after every run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlhf_study.ablation.config import AblationConfig
+from rlhf_study.ablation.run import Ablation, number_at
+from rlhf_study.runs import Run, rlhf
+
+FIGURES = {
+    "gold": "gold/value",
+    "hollow": "gold/hollow",
+    "words": "gold/words",
+    "reward": "reward/mean",
+    "wins": "wins/gold/win_rate/rate",
+    "kl": "kl/per_sequence",
+    "gain_per_nat": "per_nat/value",
+}
+"""Metric ``measured/NAME`` -> where `rlhf eval policies` has it."""
+GOLD, HOLLOW, WORDS, REWARD, WINS, KL, PER_NAT = (f"measured/{name}" for name in FIGURES)
+ConfigOf = TypeVar("ConfigOf", bound=AblationConfig)
+
+
+class Policies(Ablation[ConfigOf]):
+    """Compares each arm's policy with the model that it began with, scored by the reward model ``@judge``."""
+
+    prompts = 200
+
+    def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
+        made = super().made_before(seed, folder)
+        self.judge = made["judge"]
+        return made
+
+    def measured(self, run: Run) -> Mapping[str, float]:
+        out = run.folder.with_name(f"{run.folder.name}-compared")
+        if not (out / "result.json").is_file():
+            start = run.config["model"]["path"]
+            words = ["--baseline", start, "--policy", f"arm={run.final}", "--prompts", self.prompts]
+            rlhf("eval", "policies", *words, "--max-tokens", 48, "--reward-model", self.judge, "--out", out)
+        policy: Any = json.loads((out / "result.json").read_text())["policies"]["arm"]
+        values = {name: number_at(policy, path.split("/")) for name, path in FIGURES.items()}
+        return {name: value for name, value in values.items() if value is not None}
