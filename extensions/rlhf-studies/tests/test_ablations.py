@@ -34,7 +34,9 @@ def test_every_arm_is_a_configuration_of_its_own(cls: type[WorldAblation], world
     found: set[str] = set()
     for arm in config.arms:
         file, settings = tmp_path / "arm.yaml", layered(*config.settings(arm, 0))
-        assert {"eval_every", config.length_of(arm)} <= set(settings["trainer"]), "another trainer's name would drop them"
+        assert {"eval_every", config.length_of(arm)} <= set(settings["trainer"]), (
+            "another trainer's name would drop them"
+        )
         file.write_text(yaml.safe_dump(settings))
         found.add(resolve_options(registry, (str(file),), [], {}).config.model_dump_json())
     assert len(found) >= len(config.arms)

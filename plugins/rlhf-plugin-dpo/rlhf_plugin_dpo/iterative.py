@@ -24,7 +24,6 @@ from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.ranks import DealtPairs, dealt_to_each, undealt
 from rlhf_plugin_dpo.schedule import beta_scale
 
-
 OLD_PAIRS = 256
 """Of which the margin is measured."""
 

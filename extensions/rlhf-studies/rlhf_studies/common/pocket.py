@@ -49,9 +49,7 @@ def gold_of(ctx: BuildContext, answer: Sample) -> float:
     return float(gold["value"])
 
 
-def sampled_answers(
-    prompts: int, each: int, seed: int, split: Literal["train", "heldout"] = "heldout"
-) -> list[Answer]:
+def sampled_answers(prompts: int, each: int, seed: int, split: Literal["train", "heldout"] = "heldout") -> list[Answer]:
     """Answers of the pocket policy to the first questions of a split, question by question."""
     facts = of_split(split)[:prompts]
     questions = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]

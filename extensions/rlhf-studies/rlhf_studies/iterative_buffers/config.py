@@ -28,7 +28,9 @@ class IterativeBuffersConfig(AssistantAblation):
         Claim("002:390", "The full buffer degrades against the rolling one", "full", "rolling", -1),
         Claim("002:390", "The full buffer degrades against fresh pairs", "full", "current", -1),
         Claim("002:134", "Old pairs hold the policy near its start", "full", "current", -1, "kl"),
-        Claim("002:134", "Does it tell the oldest pairs of a full buffer further apart?", "full", "rolling", metric=OLD),
+        Claim(
+            "002:134", "Does it tell the oldest pairs of a full buffer further apart?", "full", "rolling", metric=OLD
+        ),
     )
     also: tuple[str, ...] = (*ALSO, "eval/win_rate", OLD)
     steps: int = 6

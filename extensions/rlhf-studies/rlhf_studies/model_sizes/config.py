@@ -35,7 +35,13 @@ class ModelSizesConfig(RowsAblation):
         for size in WIDTHS
     }
     claims: tuple[Claim, ...] = (
-        Claim("002:306", "A reward model of three times the size gains 4.1 points", "slope", sign=1, weights=grows(STAGES[0])),
+        Claim(
+            "002:306",
+            "A reward model of three times the size gains 4.1 points",
+            "slope",
+            sign=1,
+            weights=grows(STAGES[0]),
+        ),
         Claim("002:307", "DPO gains 3.6 points", "slope", sign=1, weights=grows(STAGES[1])),
     )
     metric: str = "eval/accuracy"

@@ -5,8 +5,16 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_studies.common.ablation.assistants import ALSO, FOUR_UPDATES, HOLLOW, POCKET, ROWS, SMOKE_BEFORE, WINS
-from rlhf_studies.common.ablation.assistants import AssistantAblation
+from rlhf_studies.common.ablation.assistants import (
+    ALSO,
+    FOUR_UPDATES,
+    HOLLOW,
+    POCKET,
+    ROWS,
+    SMOKE_BEFORE,
+    WINS,
+    AssistantAblation,
+)
 from rlhf_studies.common.rubric import RUBRIC
 from rlhf_study.ablation.config import Claim, Settings
 
@@ -57,7 +65,9 @@ class RubricDownstreamConfig(AssistantAblation):
         Claim("002:717", "Under a rubric model fewer answers are verbose (31, 78 %)", "rubric", "pairs", -1, HOLLOW),
         Claim("002:718", "It wins less often (64.8, 71.2 %)", "rubric", "pairs", -1, WINS),
         Claim("002:719", "It moves less far (KL 3.41, 4.82)", "rubric", "pairs", -1, "kl"),
-        Claim("002:761", "Rules beside the reward model cut verbose answers (78 to 42 %)", "rules", "pairs", -1, HOLLOW),
+        Claim(
+            "002:761", "Rules beside the reward model cut verbose answers (78 to 42 %)", "rules", "pairs", -1, HOLLOW
+        ),
         Claim("002:762", "Conciseness cuts them further (31 %)", "rules, short", "rules", -1, HOLLOW),
     )
     also: tuple[str, ...] = (*ALSO, "eval/reward/std", WINS, OUTSIDE)

@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rlhf_studies.common import smoke
-from rlhf_studies.common.ablation.assistants import ALSO, BEFORE, FOUR_UPDATES, GOLD, JUDGE, POCKET, REAL
-from rlhf_studies.common.ablation.assistants import SAMPLED, SMOKE_BEFORE, WINS
+from rlhf_studies.common.ablation.assistants import (
+    ALSO,
+    BEFORE,
+    FOUR_UPDATES,
+    GOLD,
+    JUDGE,
+    POCKET,
+    REAL,
+    SAMPLED,
+    SMOKE_BEFORE,
+    WINS,
+)
 from rlhf_studies.common.ablation.worlds import WorldAblation
 from rlhf_study.ablation.config import Claim, Settings, interaction
 

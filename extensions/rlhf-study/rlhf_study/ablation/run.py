@@ -71,7 +71,9 @@ class Ablation(Study[ConfigOf]):
 
     def points(self, run: Run) -> dict[str, Curve]:
         """Metrics of the run's summary and those that the study measures, as curves of one point."""
-        values = {name: number_at(run.summary, name.split("/")[1:]) for name in self.metrics if name.startswith(SUMMARY)}
+        values = {
+            name: number_at(run.summary, name.split("/")[1:]) for name in self.metrics if name.startswith(SUMMARY)
+        }
         values |= {f"{MEASURED}{name}": value for name, value in self.measured(run).items()}
         end = (run.summary.get("steps", 0),), (run.summary.get("seconds", 0.0),)
         return {name: Curve(*end, (value,)) for name, value in values.items() if value is not None}
