@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rlhf_studies.common.ablation.assistants import ADAPTERS, GOLD, WINS, RowsAblation, ranks
+from rlhf_studies.common.ablation.planned import PEAK
 from rlhf_study.ablation.config import Claim, Settings
 
 
@@ -11,6 +12,7 @@ class LoraRankDpoConfig(RowsAblation):
     """DPO of all weights and with LoRA of rank 16, 8 and 1, each at a learning rate of its own."""
 
     name: str = "lora_rank_dpo"
+    component: ClassVar[str] = "rlhf_studies.common.ablation.planned:Planned"
     shared: ClassVar[Settings] = {"trainer": {"name": "dpo", "sample_prompts": 200, "sampling": {"max_tokens": 48}}}
     arms: Mapping[str, Settings] = ranks(1e-3)
     claims: tuple[Claim, ...] = (
@@ -19,4 +21,4 @@ class LoraRankDpoConfig(RowsAblation):
         Claim("002:249", "Is rank 8 worse by the hidden gold score?", "r=8", "full", metric=GOLD),
     )
     metric: str = "eval/accuracy"
-    also: tuple[str, ...] = ("eval/loss", "eval/kl", GOLD, WINS, ADAPTERS)
+    also: tuple[str, ...] = ("eval/loss", "eval/kl", GOLD, WINS, ADAPTERS, PEAK)

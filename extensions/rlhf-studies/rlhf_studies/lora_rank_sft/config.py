@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rlhf_studies.common.ablation.assistants import ADAPTERS, RowsAblation, ranks
+from rlhf_studies.common.ablation.planned import PEAK
 from rlhf_study.ablation.config import Claim, Settings
 
 
@@ -11,6 +12,7 @@ class LoraRankSftConfig(RowsAblation):
     """SFT of all weights and with LoRA of rank 16, 8 and 1, each at a learning rate of its own."""
 
     name: str = "lora_rank_sft"
+    component: ClassVar[str] = "rlhf_studies.common.ablation.planned:Planned"
     shared: ClassVar[Settings] = {"trainer": {"name": "sft", "sample_prompts": 0}}
     arms: Mapping[str, Settings] = ranks(1e-3)
     claims: tuple[Claim, ...] = (
@@ -18,4 +20,4 @@ class LoraRankSftConfig(RowsAblation):
         Claim("002:247", "Rank 8 has a higher one than rank 16 (2.879)", "r=8", "r=16", 1),
     )
     metric: str = "eval/loss"
-    also: tuple[str, ...] = ("grad_norm", ADAPTERS)
+    also: tuple[str, ...] = ("grad_norm", ADAPTERS, PEAK)
