@@ -20,7 +20,7 @@ class FilteredPairsConfig(RowsAblation):
     smoke: ClassVar[Mapping[str, Any]] = {**RowsAblation.smoke, "train_before": SMOKE_BEFORE}
     worlds_before: ClassVar[Mapping[str, Settings]] = BEFORE
     before: ClassVar[Mapping[str, Settings]] = {"first": {"trainer": {**TRAINER, "max_steps": 64}}}
-    shared: ClassVar[Settings] = {"trainer": {**TRAINER, "epochs": 1000}}
+    shared: ClassVar[Settings] = {"trainer": {**TRAINER, "epochs": 1000, "eval_every": 32}}
     arms: Mapping[str, Settings] = {
         "all": {},
         **{

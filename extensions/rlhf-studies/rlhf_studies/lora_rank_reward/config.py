@@ -13,7 +13,9 @@ class LoraRankRewardConfig(RowsAblation):
 
     name: str = "lora_rank_reward"
     component: ClassVar[str] = "rlhf_studies.common.ablation.planned:Planned"
-    shared: ClassVar[Settings] = {"trainer": {"name": "reward_model", "optimizer": {"learning_rate": 3e-4}}}
+    shared: ClassVar[Settings] = {
+        "trainer": {"name": "reward_model", "eval_every": 32, "optimizer": {"learning_rate": 3e-4}}
+    }
     arms: Mapping[str, Settings] = ranks(1e-3)
     claims: tuple[Claim, ...] = (
         Claim("002:246", "Rank 16 ranks pairs worse than full fine-tuning (71.8, 72.4)", "r=16", "full", -1),

@@ -30,7 +30,10 @@ class ModelSizesConfig(RowsAblation):
         f"sft {size}": {"model": {"path": f"@{size}"}, "trainer": {"name": "sft"}} for size in WIDTHS
     }
     arms: Mapping[str, Settings] = {
-        f"{stage} {size}": {"model": {"path": f"@sft {size}"}, "trainer": {"name": stage.replace(" ", "_")}}
+        f"{stage} {size}": {
+            "model": {"path": f"@sft {size}"},
+            "trainer": {"name": stage.replace(" ", "_"), "eval_every": 32},
+        }
         for stage in STAGES
         for size in WIDTHS
     }

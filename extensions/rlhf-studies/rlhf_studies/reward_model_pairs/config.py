@@ -15,7 +15,7 @@ class RewardModelPairsConfig(RowsAblation):
     name: str = "reward_model_pairs"
     component: ClassVar[str] = "rlhf_studies.reward_model_pairs.run:RewardModelPairs"
     shared: ClassVar[Settings] = {
-        "trainer": {"name": "reward_model", "epochs": 1000, "optimizer": {"learning_rate": 3e-4}}
+        "trainer": {"name": "reward_model", "epochs": 1000, "eval_every": 20, "optimizer": {"learning_rate": 3e-4}}
     }
     arms: Mapping[str, Settings] = {
         str(count): {"dataset": {"name": "jsonl", "path": f"@{count}", "heldout_path": "@heldout"}} for count in COUNTS

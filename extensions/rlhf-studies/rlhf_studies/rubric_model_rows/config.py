@@ -22,6 +22,7 @@ class RubricModelRowsConfig(RowsAblation):
             "name": "rubric_model",
             "rubric": {"criteria": RUBRIC},
             "epochs": 1000,
+            "eval_every": 20,
             "batch_size": 64,
             "optimizer": {"learning_rate": 3e-4},
         },
