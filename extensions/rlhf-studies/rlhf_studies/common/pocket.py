@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from rlhf_core.cli import context_of, load_sampler, open_registry
 from rlhf_core.config import BuildContext
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.models import ModelConfig
 from rlhf_core.rewards import Sample
 from rlhf_core.rollouts import SamplingParams
+from rlhf_eval.statistics import spearman
 from rlhf_plugin_datagen.confidence import margins, row_of
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_pocket import Fact, gold_score, of_split
@@ -74,6 +77,15 @@ def first_member(run: Run) -> Path:
     from rlhf_plugin_reward.store import cache_root
 
     return cache_root() / run.summary["reports"]["ensemble"]["digest"] / "member_0"
+
+
+def rank_with_gold(reward: Mapping[str, Any], answers: Sequence[Answer]) -> float:
+    """Rank correlation of a reward section's scores with gold."""
+    registry, settings = open_registry(), dict(reward)
+    config = registry.config("reward", settings.pop("name"), settings)
+    with context_of(registry, dataset={"name": "pocket/assistant"}).open("reward", config) as opened:
+        scores = [float(score.value or 0.0) for score in opened.score([Sample(a.prompt, a.text) for a in answers])]
+    return spearman(np.array(scores), np.array([answer.gold for answer in answers]))
 
 
 def pairs_of(dataset: Mapping[str, Any], seed: int) -> dict[str, list[PreferencePair]]:

@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-import numpy as np
-
-from rlhf_core.cli import context_of, open_registry
-from rlhf_core.rewards import Sample
-from rlhf_eval.statistics import spearman
 from rlhf_plugin_pocket import load_pairs, of_split, questions
-from rlhf_studies.common.pocket import sampled_answers, write_jsonl
+from rlhf_studies.common.pocket import rank_with_gold, sampled_answers, write_jsonl
 from rlhf_studies.rubric_downstream.config import RubricDownstreamConfig
 from rlhf_studies.rubric_vs_bradley_terry.data import graded
 from rlhf_study.ablation.run import Ablation
@@ -39,9 +34,4 @@ class RubricDownstream(Ablation[RubricDownstreamConfig]):
         """Rank correlation of an arm's reward with gold, over answers about what it has not seen."""
         answers = sampled_answers(len(of_split("heldout")), 1, run.config["seed"])
         outside = [a for a in answers if a.fact.attribute.name in UNSEEN][: self.config.answers]
-        registry, settings = open_registry(), dict(run.config["reward"])
-        reward = registry.config("reward", settings.pop("name"), settings)
-        with context_of(registry, dataset={"name": "pocket/assistant"}).open("reward", reward) as opened:
-            scores = opened.score([Sample(answer.prompt, answer.text) for answer in outside])
-        golds = np.array([answer.gold for answer in outside])
-        return {"rank_outside": spearman(np.array([float(score.value or 0.0) for score in scores]), golds)}
+        return {"rank_outside": rank_with_gold(run.config["reward"], outside)}

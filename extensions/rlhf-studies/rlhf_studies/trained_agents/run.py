@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.data import read_jsonl
-from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.backends.known import backend_of
-from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.harness import Job, evaluate
 from rlhf_studies.agent_claims.run import IN_TURNS, LIMITS
 from rlhf_studies.agent_claims.verdict import right
+from rlhf_studies.common.plays import Recorded
 from rlhf_studies.common.pocket import Row, write_jsonl
 from rlhf_studies.trained_agents.config import AGENTS, CATEGORIES, TrainedAgentsConfig
 from rlhf_study.ablation.run import Ablation
@@ -23,38 +22,15 @@ TRAINING = 10_000
 """Added to the seeds of tasks that are learned."""
 
 
-class Recorded(ScriptedConfig):
-    """An oracle whose requests and replies are kept."""
-
-    def make(self, tasks: Sequence[Any], ctx: Any) -> Any:
-        backend, rows = super().make(tasks, ctx), list[Row]()
-        assert isinstance(backend, ScriptedBackend)
-        complete = backend.complete
-
-        def kept(request: Any) -> Any:
-            reply = complete(request)
-            tools = {"tools": [dict(tool) for tool in request.tools]} if request.tools else {}
-            rows.append({"messages": [*map(dict, request.messages), dict(reply.message)], **tools})
-            return reply
-
-        backend.complete = kept
-        PLAYED.append(rows)
-        return backend
-
-
-PLAYED: list[list[Row]] = []
-"""Rows of each backend that was made."""
-
-
 class TrainedAgents(Ablation[TrainedAgentsConfig]):
     def files(self, seed: int, folder: Path) -> dict[str, Path]:
         files = {agent: folder / f"{agent}.jsonl" for agent in AGENTS}
         for agent, file in files.items():
             if not file.is_file():
-                PLAYED.clear()
+                oracle = Recorded()
                 for suite, settings in self.suites(seed + TRAINING, self.config.learned, self.config.learned):
-                    self.play(suite, settings, agent, Recorded(), folder / "oracle" / f"{suite}-{agent}", seed)
-                write_jsonl(file, (row for rows in PLAYED for row in rows))
+                    self.play(suite, settings, agent, oracle, folder / "oracle" / f"{suite}-{agent}", seed)
+                write_jsonl(file, oracle.rows)
         return files
 
     def suites(self, seed: int, count: int, hops: int) -> Iterator[tuple[str, dict[str, Any]]]:
