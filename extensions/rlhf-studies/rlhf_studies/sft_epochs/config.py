@@ -3,61 +3,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlhf_studies.common import smoke
 from rlhf_studies.common.ablation.assistants import (
     ALSO,
     BEFORE,
-    FOUR_UPDATES,
     GOLD,
     JUDGE,
     POCKET,
     REAL,
-    SAMPLED,
-    SMOKE_BEFORE,
     WINS,
+    AlgorithmsAblation,
+    trainers,
 )
-from rlhf_studies.common.ablation.worlds import WorldAblation
 from rlhf_study.ablation.config import Claim, Settings, interaction
 
 EPOCHS = ("0.25", "1", "3")
 
 
-def arms_of(online: Settings, rows: Settings) -> dict[str, Settings]:
-    ours = {**online["trainer"], **FOUR_UPDATES["trainer"]}
-    trainers = {
-        "dpo": {**rows["trainer"], **SAMPLED},
-        "ppo": {**ours, "kl": {"coefficient": 0.02, "controller": "fixed"}},
-        "grpo": {**ours, "kl": {"coefficient": 0.02}},
-    }
+def arms_of(world: str, online: Settings) -> dict[str, Settings]:
     return {
-        f"{name} {epochs}": {"model": {"path": f"@sft {epochs}"}, "trainer": {**trainer, "name": name}}
-        for name, trainer in trainers.items()
+        f"{name} {epochs}": {"model": {"path": f"@sft {epochs}"}, "trainer": trainer}
+        for name, trainer in trainers(online, BEFORE[world]).items()
         for epochs in EPOCHS
     }
 
 
-class SftEpochsConfig(WorldAblation):
+class SftEpochsConfig(AlgorithmsAblation):
     """DPO, PPO and GRPO after a quarter, one and three epochs of SFT; one reward model of the untuned model."""
 
     name: str = "sft_epochs"
     smoke: ClassVar[Mapping[str, Any]] = {
-        "steps": 1,
-        "train_before": SMOKE_BEFORE,
-        "arms": {"grpo 1": {**arms_of(POCKET, BEFORE["pocket"])["grpo 1"]}},
-        "claims": (),
-        "train": smoke.ONLINE,
+        **AlgorithmsAblation.smoke,
+        "arms": {"grpo 1": arms_of("pocket", POCKET)["grpo 1"]},
     }
-    worlds: ClassVar[Mapping[str, Settings]] = {
-        world: {"dataset": of["dataset"], "reward": {"name": "bradley_terry", "path": "@judge"}}
-        for world, of in (("pocket", POCKET), ("real", REAL))
-    }
-    worlds_before: ClassVar[Mapping[str, Settings]] = BEFORE
     before: ClassVar[Mapping[str, Settings]] = {
         "judge": JUDGE,
         **{f"sft {epochs}": {"trainer": {"name": "sft", "epochs": float(epochs)}} for epochs in EPOCHS},
     }
-    arms: Mapping[str, Settings] = arms_of(POCKET, BEFORE["pocket"])
-    real_arms: ClassVar[Mapping[str, Settings]] = arms_of(REAL, BEFORE["real"])
+    arms: Mapping[str, Settings] = arms_of("pocket", POCKET)
+    real_arms: ClassVar[Mapping[str, Settings]] = arms_of("real", REAL)
     claims: tuple[Claim, ...] = (
         *(
             Claim(
@@ -73,6 +56,3 @@ class SftEpochsConfig(WorldAblation):
     )
     metric: str = GOLD
     also: tuple[str, ...] = (*ALSO, "eval/kl", WINS)
-
-    def length_of(self, arm: str) -> str:
-        return "max_steps" if arm.startswith("dpo") else "steps"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from rlhf_studies.common import smoke
 from rlhf_studies.common.ablation.worlds import WorldAblation
 from rlhf_study.ablation.config import Settings
 
@@ -79,12 +80,36 @@ def ranks(learning_rate: float) -> dict[str, Settings]:
     return {"full": {}, **{f"r={r}": {"model": {"lora": {"r": r}}, **rate} for r in (16, 8, 1)}}
 
 
+def trainers(online: Settings, rows: Settings) -> dict[str, Settings]:
+    """DPO, PPO and GRPO, the latter two with the same small KL penalty."""
+    ours = {**online["trainer"], **FOUR_UPDATES["trainer"]}
+    return {
+        "dpo": {**rows["trainer"], **SAMPLED, "name": "dpo"},
+        "ppo": {**ours, "name": "ppo", "kl": {"coefficient": 0.02, "controller": "fixed"}},
+        "grpo": {**ours, "name": "grpo", "kl": {"coefficient": 0.02}},
+    }
+
+
 class AssistantAblation(WorldAblation):
     """Assistants under an ensemble of reward models."""
 
     worlds: ClassVar[Mapping[str, Settings]] = {"pocket": POCKET, "real": REAL}
     metric: str = GOLD
     also: tuple[str, ...] = ALSO
+
+
+class AlgorithmsAblation(WorldAblation):
+    """Algorithms of both kinds under one reward model of the untuned model; arms are called by their trainer first."""
+
+    smoke: ClassVar[Mapping[str, Any]] = {"steps": 1, "train_before": SMOKE_BEFORE, "claims": (), "train": smoke.ONLINE}
+    worlds: ClassVar[Mapping[str, Settings]] = {
+        world: {"dataset": of["dataset"], "reward": {"name": "bradley_terry", "path": "@judge"}}
+        for world, of in (("pocket", POCKET), ("real", REAL))
+    }
+    worlds_before: ClassVar[Mapping[str, Settings]] = BEFORE
+
+    def length_of(self, arm: str) -> str:
+        return "max_steps" if arm.startswith("dpo") else "steps"
 
 
 class RowsAblation(WorldAblation):

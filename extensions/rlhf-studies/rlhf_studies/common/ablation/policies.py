@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from rlhf_study.ablation.config import AblationConfig
+from rlhf_studies.common.ablation.assistants import PAIRS
+from rlhf_studies.common.ablation.worlds import WorldAblation
 from rlhf_study.ablation.run import Ablation, number_at
 from rlhf_study.runs import Run, rlhf
 
@@ -22,13 +23,14 @@ FIGURES = {
 }
 """Metric ``measured/NAME`` -> where `rlhf eval policies` has it."""
 GOLD, HOLLOW, WORDS, REWARD, WINS, KL, PER_NAT = (f"measured/{name}" for name in FIGURES)
-ConfigOf = TypeVar("ConfigOf", bound=AblationConfig)
+ConfigOf = TypeVar("ConfigOf", bound=WorldAblation)
 
 
 class Policies(Ablation[ConfigOf]):
     """Compares each arm's policy with the model that it began with, scored by the reward model ``@judge``."""
 
-    prompts = 200
+    data: ClassVar[Mapping[str, tuple[str, int]]] = {"pocket": ("pocket/assistant", 48), "real": (PAIRS["path"], 256)}
+    """World -> where 200 held-out prompts come from, and most tokens of an answer."""
 
     def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
         made = super().made_before(seed, folder)
@@ -39,8 +41,9 @@ class Policies(Ablation[ConfigOf]):
         out = run.folder.with_name(f"{run.folder.name}-compared")
         if not (out / "result.json").is_file():
             start = run.config["model"]["path"]
-            words = ["--baseline", start, "--policy", f"arm={run.final}", "--prompts", self.prompts]
-            rlhf("eval", "policies", *words, "--max-tokens", 48, "--reward-model", self.judge, "--out", out)
+            dataset, tokens = self.data[self.config.world]
+            words = ["--baseline", start, "--policy", f"arm={run.final}", "--dataset", dataset, "--max-tokens", tokens]
+            rlhf("eval", "policies", *words, "--reward-model", self.judge, "--out", out)
         policy: Any = json.loads((out / "result.json").read_text())["policies"]["arm"]
         values = {name: number_at(policy, path.split("/")) for name, path in FIGURES.items()}
         return {name: value for name, value in values.items() if value is not None}
