@@ -12,7 +12,7 @@ import yaml
 
 import rlhf_core
 from rlhf_study.ablation.config import AblationConfig, Settings
-from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps
+from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps, read_curves
 from rlhf_study.ablation.read import read_ablation
 from rlhf_study.ablation.run import Ablation, number_at
 from rlhf_study.runs import Run, layered
@@ -94,6 +94,16 @@ def test_intervals_are_students() -> None:
     assert one.mean == 2.0
     assert one.high == pytest.approx(2.0 + 4.30265 * 1 / 3**0.5)
     assert interval([0.5]).low is None
+
+
+def test_seconds_of_steps_and_of_phases_count(tmp_path: Path) -> None:
+    rows = [
+        {"step": 1, "loss": 3.0, "time": {"step": 2.0, "update": 1.5}},
+        {"step": 1, "eval/loss": 9.0},
+        {"step": 2, "loss": 1.0, "time": {"update": 0.5, "data": 0.25}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_curves(tmp_path, ["loss"])["loss"] == Curve((1, 2), (2.0, 2.75), (3.0, 1.0))
 
 
 def test_curves_meet_at_common_steps_and_seconds() -> None:
