@@ -13,6 +13,7 @@ import yaml
 import rlhf_core
 from rlhf_study.ablation.config import AblationConfig, Settings
 from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps, read_curves
+from rlhf_study.ablation.plot import draw
 from rlhf_study.ablation.read import read_ablation
 from rlhf_study.ablation.run import Ablation, number_at
 from rlhf_study.runs import Run, layered
@@ -94,6 +95,19 @@ def test_intervals_are_students() -> None:
     assert one.mean == 2.0
     assert one.high == pytest.approx(2.0 + 4.30265 * 1 / 3**0.5)
     assert interval([0.5]).low is None
+
+
+def test_last_values_of_two_metrics_are_set_against_each_other(tmp_path: Path) -> None:
+    def run(kl: float, gold: float) -> dict[str, Curve]:
+        return {name: Curve((0, 1), (0.0, 1.0), (0.0, value)) for name, value in (("kl", kl), ("gold", gold))}
+
+    curves = {"a": {0: run(1.0, 0.5), 1: run(1.2, 0.6)}, "b": {0: run(3.0, 0.4), 1: run(3.3, 0.7)}, "c": {0: {}}}
+    draw("one", ["gold"], curves, tmp_path / "without.svg")
+    draw("one", ["gold"], curves, tmp_path / "with.svg", ("kl", "gold"))
+    text = (tmp_path / "with.svg").read_text()
+    assert "kl, last" in text
+    assert "gold, last" in text
+    assert "last" not in (tmp_path / "without.svg").read_text()
 
 
 def test_seconds_of_steps_and_of_phases_count(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class IterativeBuffersConfig(AssistantAblation):
     """Iterative DPO with three buffers, equal updates an iteration."""
 
     name: str = "iterative_buffers"
+    frontier: ClassVar[tuple[str, str] | None] = ("kl", "eval/win_rate")
     shared: ClassVar[Settings] = {"trainer": ITERATIVE}
     arms: Mapping[str, Settings] = {
         buffer: {"trainer": {"buffer": buffer}} for buffer in ("current", "rolling", "full")

@@ -60,6 +60,8 @@ class AblationConfig(StudyConfig):
     checks_runs: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = False
     """Whether trained weights stay in the folders of the runs."""
+    frontier: ClassVar[tuple[str, str] | None] = None
+    """Two metrics whose last values the picture sets against each other, across and up."""
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
     """Five: the interval of three seeds is twice as wide."""
     options: tuple[str, ...] = ()

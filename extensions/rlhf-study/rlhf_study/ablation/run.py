@@ -104,7 +104,7 @@ class Ablation(Study[ConfigOf]):
             for arm in self.config.arms
         }
         drawn = [name for name in (self.config.metric, *self.config.also) if not is_point(name)]
-        draw(self.config.name, drawn, curves, folder / "result.svg")
+        draw(self.config.name, drawn, curves, folder / "result.svg", self.config.frontier)
 
     def _row(self, arm: str, results: Results) -> list[str]:
         ends = [-1] if is_point(self.config.metric) else [0, -1]

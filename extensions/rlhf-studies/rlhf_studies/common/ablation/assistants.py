@@ -93,6 +93,7 @@ def trainers(online: Settings, rows: Settings) -> dict[str, Settings]:
 class AssistantAblation(WorldAblation):
     """Assistants under an ensemble of reward models."""
 
+    frontier: ClassVar[tuple[str, str] | None] = ("kl", GOLD)
     worlds: ClassVar[Mapping[str, Settings]] = {"pocket": POCKET, "real": REAL}
     metric: str = GOLD
     also: tuple[str, ...] = ALSO
