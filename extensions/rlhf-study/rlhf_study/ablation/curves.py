@@ -46,8 +46,8 @@ def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
     rows: dict[str, list[tuple[int, float, float]]] = {name: [] for name in metrics}
     seconds = 0.0
     for row in read_jsonl(folder / "metrics.jsonl"):
-        times: dict[str, float] = row.get("time") or {}
-        seconds += float(times.get("step", sum(times.values())))  # trainers that learn from rows time phases alone
+        phases: dict[str, float] = row.get("time") or {}
+        seconds += float(phases.get("step", sum(phases.values())))  # trainers that learn from rows time phases alone
         for name in metrics:
             if isinstance(value := row.get(name), int | float) and not isinstance(value, bool):
                 rows[name].append((int(row["step"]), seconds, float(value)))
