@@ -32,12 +32,12 @@ class AiLabelsConfig(RowsAblation):
     }
     claims: tuple[Claim, ...] = (
         Claim(
-            "002:171", "10,000 human labels teach more than 2,000 of a judge (72.4, 68.1)", "human 4000", "ai 1000", 1
+            "002:172", "10,000 human labels teach more than 2,000 of a judge (72.4, 68.1)", "human 4000", "ai 1000", 1
         ),
-        Claim("002:172", "At equal numbers a judge's labels teach 1.6 points less", "ai 4000", "human 4000", -1),
+        Claim("002:174", "At equal numbers a judge's labels teach 1.6 points less", "ai 4000", "human 4000", -1),
         Claim("002:173", "2,000 labels of a judge teach less than 10,000 (68.1, 70.8)", "ai 1000", "ai 4000", -1),
         Claim(
-            "002:178",
+            "002:174",
             "Does the gap close with their number?",
             "gain of a judge's labels from 250 to 4,000 less that of human ones",
             weights=interaction("ai", "human", "4000", "250"),

@@ -30,10 +30,10 @@ class FilteredPairsConfig(RowsAblation):
         },
     }
     claims: tuple[Claim, ...] = (
-        Claim("002:184", "The surest half teaches more than all pairs (74.8, 72.4)", "surest half", "all", 1),
-        Claim("002:185", "The surest quarter teaches more than all pairs (73.2)", "surest quarter", "all", 1),
-        Claim("002:186", "A random half teaches less than all pairs (68.1)", "random half", "all", -1),
-        Claim("002:186", "Is the surest half better than a random one?", "surest half", "random half"),
+        Claim("002:185", "The surest half teaches more than all pairs (74.8, 72.4)", "surest half", "all", 1),
+        Claim("002:186", "The surest quarter teaches more than all pairs (73.2)", "surest quarter", "all", 1),
+        Claim("002:184", "A random half teaches less than all pairs (68.1)", "random half", "all", -1),
+        Claim("002:187", "Is the surest half better than a random one?", "surest half", "random half"),
     )
     metric: str = "eval/accuracy"
     also: tuple[str, ...] = ("eval/loss", "eval/margin", LOWEST, AGREES)

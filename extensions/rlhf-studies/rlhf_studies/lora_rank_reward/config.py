@@ -18,8 +18,8 @@ class LoraRankRewardConfig(RowsAblation):
     }
     arms: Mapping[str, Settings] = ranks(1e-3)
     claims: tuple[Claim, ...] = (
-        Claim("002:246", "Rank 16 ranks pairs worse than full fine-tuning (71.8, 72.4)", "r=16", "full", -1),
-        Claim("002:247", "Rank 8 worse than rank 16 (70.9)", "r=8", "r=16", -1),
+        Claim("002:247", "Rank 16 ranks pairs worse than full fine-tuning (71.8, 72.4)", "r=16", "full", -1),
+        Claim("002:248", "Rank 8 worse than rank 16 (70.9)", "r=8", "r=16", -1),
     )
     metric: str = "eval/accuracy"
     also: tuple[str, ...] = ("eval/loss", ADAPTERS, PEAK)

@@ -25,7 +25,7 @@ class PpoVsGrpoConfig(AssistantAblation):
         Claim("002:112", "Is GRPO as good by the hidden gold score?", "grpo", "ppo"),
         Claim("002:117", "GRPO moves less far", "grpo", "ppo", -1, "kl"),
         Claim("002:112", "Does it reach the same reward?", "grpo", "ppo", metric=PROXY),
-        Claim("002:113", "GRPO needs less memory: it has no critic", "grpo", "ppo", -1, PEAK),
+        Claim("002:121", "GRPO needs less memory: it has no critic", "grpo", "ppo", -1, PEAK),
         Claim("002:112", "Does it win as often against its start?", "grpo", "ppo", metric=WINS),
     )
     also: tuple[str, ...] = (*ALSO, WINS, PEAK)

@@ -21,8 +21,8 @@ class RewardModelPairsConfig(RowsAblation):
         str(count): {"dataset": {"name": "jsonl", "path": f"@{count}", "heldout_path": "@heldout"}} for count in COUNTS
     }
     claims: tuple[Claim, ...] = (
-        Claim("002:789", "500 pairs are enough: four times as many gain less than 2 points", "1600", "400"),
-        Claim("002:793", "From 100 to 400 pairs accuracy rises (67.1 to 70.9)", "400", "100", 1),
+        Claim("002:804", "500 pairs are enough: four times as many gain less than 2 points", "1600", "400"),
+        Claim("002:801", "From 100 to 400 pairs accuracy rises (67.1 to 70.9)", "400", "100", 1),
     )
     metric: str = "eval/accuracy"
     also: tuple[str, ...] = ("eval/loss", "eval/margin")

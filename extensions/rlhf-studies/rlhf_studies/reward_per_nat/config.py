@@ -28,8 +28,8 @@ class RewardPerNatConfig(AlgorithmsAblation):
     real_arms: ClassVar[Mapping[str, Settings]] = arms_of("real", REAL)
     claims: tuple[Claim, ...] = (
         Claim("002:151", "DPO gains more reward a nat than PPO (.191, .097)", "dpo", "ppo", 1),
-        Claim("002:97", "PPO wins more often than DPO (71.2, 63.4 %)", "ppo", "dpo", 1, WINS),
-        Claim("002:101", "PPO moves farther", "ppo", "dpo", 1, KL),
+        Claim("002:115", "PPO wins more often than DPO (71.2, 63.4 %)", "ppo", "dpo", 1, WINS),
+        Claim("002:115", "PPO moves farther", "ppo", "dpo", 1, KL),
         Claim("002:117", "Does GRPO gain more a nat than PPO?", "grpo", "ppo"),
     )
     metric: str = PER_NAT

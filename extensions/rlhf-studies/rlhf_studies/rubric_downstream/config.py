@@ -61,8 +61,8 @@ class RubricDownstreamConfig(AssistantAblation):
         "rules, short": mixed(0.2, 0.2),
     }
     claims: tuple[Claim, ...] = (
-        Claim("002:712", "On unseen topics a rubric model ranks better (rho .71, .58)", "rubric", "pairs", 1, OUTSIDE),
-        Claim("002:717", "Under a rubric model fewer answers are verbose (31, 78 %)", "rubric", "pairs", -1, HOLLOW),
+        Claim("002:711", "On unseen topics a rubric model ranks better (rho .71, .58)", "rubric", "pairs", 1, OUTSIDE),
+        Claim("002:716", "Under a rubric model fewer answers are verbose (31, 78 %)", "rubric", "pairs", -1, HOLLOW),
         Claim("002:718", "It wins less often (64.8, 71.2 %)", "rubric", "pairs", -1, WINS),
         Claim("002:719", "It moves less far (KL 3.41, 4.82)", "rubric", "pairs", -1, "kl"),
         Claim(

@@ -29,8 +29,8 @@ class RubricModelRowsConfig(RowsAblation):
     }
     arms: Mapping[str, Settings] = {str(count): {"dataset": {"path": f"@{count}"}} for count in COUNTS}
     claims: tuple[Claim, ...] = (
-        Claim("002:795", "From 200 to 3,200 answers accuracy rises (65.8 to 70.1)", "3200", "200", 1),
-        Claim("002:795", "1,000 are enough: four times as many gain less than 2 points", "3200", "800"),
+        Claim("002:801", "From 200 to 3,200 answers accuracy rises (65.8 to 70.1)", "3200", "200", 1),
+        Claim("002:804", "1,000 are enough: four times as many gain less than 2 points", "3200", "800"),
     )
     metric: str = "measured/accuracy"
     also: tuple[str, ...] = ("eval/loss", "eval/unexplained")

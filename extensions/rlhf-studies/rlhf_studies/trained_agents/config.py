@@ -40,7 +40,7 @@ class TrainedAgentsConfig(WorldAblation):
         Claim("002:334", "Plans beat steps (75.0, 69.4 %)", "plan_and_execute", "react", 1),
         Claim("002:651", "Several agents beat one plan (80.6, 75.0 %)", "multi_agent", "plan_and_execute", 1),
         Claim("002:651", "On several steps they win 16.7 points", "multi_agent", "plan_and_execute", 1, STEPS),
-        Claim("002:813", "Over eight hops a scratchpad holds (88, 58 %)", "scratchpad", "multi_agent", 1, LONG),
+        Claim("002:814", "Over eight hops a scratchpad holds (88, 58 %)", "scratchpad", "multi_agent", 1, LONG),
     )
     metric: str = "measured/right"
     also: tuple[str, ...] = (STEPS, "measured/two_hops", LONG, "eval/loss")
