@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 import rlhf_core
+from rlhf_core.config import UserError
 from rlhf_study.ablation.config import AblationConfig, Settings
 from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps, read_curves
 from rlhf_study.ablation.plot import draw
 from rlhf_study.ablation.read import read_ablation
-from rlhf_study.ablation.run import Ablation, number_at
+from rlhf_study.ablation.run import Ablation, filled, number_at
 from rlhf_study.runs import Run, layered
 
 BASE = {
@@ -152,6 +153,15 @@ def test_an_arm_begins_with_what_was_made_before_it(tmp_path: Path) -> None:
     assert figures["dpo"]["summary/gold_win_rate"][2] == [dpo.summary["gold_win_rate"]]
     assert "summary/reports/lora" not in figures["dpo"], "there are no adapters"
     assert "| arm | summary/gold_win_rate | seconds |" in study.table({3: figures})
+
+
+def test_names_are_paths_wherever_they_are_in_settings(tmp_path: Path) -> None:
+    settings = {"model": {"path": "@sft"}, "list": ["@sft", 1], "mail": "a@b"}
+    path = str(tmp_path / "sft")
+    assert filled(settings, {"sft": Path(path)}) == {"model": {"path": path}, "list": [path, 1], "mail": "a@b"}
+    with pytest.raises(UserError, match="a setting is @stf") as caught:
+        filled({"path": "@stf"}, {"sft": Path(path)})
+    assert "@sft" in str(caught.value.fix)
 
 
 def test_a_mapping_of_the_summary_counts_as_its_sum() -> None:

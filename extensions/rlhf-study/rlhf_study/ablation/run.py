@@ -133,7 +133,14 @@ def filled(value: Any, made: Mapping[str, Path]) -> Any:
         return {key: filled(inner, made) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [filled(inner, made) for inner in value]
-    return str(made[value[1:]]) if isinstance(value, str) and value.startswith("@") else value
+    if not (isinstance(value, str) and value.startswith("@")):
+        return value
+    if value[1:] not in made:
+        known = ", ".join(f"@{name}" for name in made) or "none; @ names what a study makes before its arms"
+        raise UserError(
+            f"a setting is {value}, and nothing of that name is made before the arms", fix=f"one of: {known}"
+        )
+    return str(made[value[1:]])
 
 
 def is_point(metric: str) -> bool:
