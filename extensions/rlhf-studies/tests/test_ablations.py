@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from rlhf_core.cli.options import open_plugins, resolve_options
+from rlhf_core.config import ConfigError
 from rlhf_core.plugins.registry import Registry
 from rlhf_studies.common.ablation.worlds import WorldAblation
-from rlhf_study.ablation.config import AblationConfig, Claim, Settings
+from rlhf_study.ablation.config import AblationConfig, Claim, Settings, interaction, slope
 from rlhf_study.ablation.run import Ablation
 from rlhf_study.record import claims
 from rlhf_study.runs import layered
@@ -23,18 +24,23 @@ ABLATIONS: list[type[WorldAblation]] = [
 ]
 
 
-@pytest.mark.parametrize("world", ["pocket", "real"])
-@pytest.mark.parametrize("cls", ABLATIONS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    ("cls", "world"),
+    [(cls, world) for cls in ABLATIONS for world in cls.worlds],
+    ids=lambda part: getattr(part, "__name__", part),
+)
 def test_every_arm_is_a_configuration_of_its_own(cls: type[WorldAblation], world: Any, tmp_path: Path) -> None:
     config, registry = cls(world=world), open_plugins(reports=False)[0]
     found: set[str] = set()
     for arm in config.arms:
         file, settings = tmp_path / "arm.yaml", layered(*config.settings(arm, 0))
-        assert {"eval_every", config.length} <= set(settings["trainer"]), "another trainer's name would drop them"
+        assert {"eval_every", config.length_of(arm)} <= set(settings["trainer"]), (
+            "another trainer's name would drop them"
+        )
         file.write_text(yaml.safe_dump(settings))
         found.add(resolve_options(registry, (str(file),), [], {}).config.model_dump_json())
-    assert len(found) >= len(config.arms) - (cls.__name__ == "CurriculumConfig"), "its pass rates come later"
-    assert all({claim.arm, claim.other} <= set(config.arms) for claim in config.claims)
+    assert len(found) >= len(config.arms)
+    assert all(set(claim.terms) <= set(config.arms) for claim in config.claims)
 
 
 class Two(AblationConfig):
@@ -63,6 +69,32 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero(differences: tuple[floa
     study = Ablation(Two())
     assert [verdict.verdict for verdict in study.verdicts(results)] == verdicts
     assert all(word in study.table(results) for word in verdicts)
+
+
+def test_slopes_and_interactions_are_sums_over_arms() -> None:
+    class Four(AblationConfig):
+        """Two algorithms, two lengths."""
+
+        name: str = "four"
+        arms: Mapping[str, Settings] = {f"{kind} {n}": {} for kind in ("dpo", "ppo") for n in (1, 3)}
+        claims: tuple[Claim, ...] = (
+            Claim("000:1", "dpo gains more", "gain", sign=1, weights=interaction("dpo", "ppo", "3", "1")),
+            Claim("000:2", "dpo grows by two a unit", "slope", sign=1, weights=slope({"dpo 1": 1.0, "dpo 3": 3.0})),
+        )
+
+    def curve(value: float) -> dict[str, Any]:
+        return {"eval/reward/mean": [[0], [0.0], [value]]}
+
+    rows = [{"dpo 1": 1.0, "dpo 3": 5.0 + shift, "ppo 1": 2.0, "ppo 3": 3.0} for shift in (-0.1, 0.0, 0.1)]
+    results = {seed: {arm: curve(value) for arm, value in row.items()} for seed, row in enumerate(rows)}
+    gain, line = Ablation(Four()).verdicts(results)
+    assert (gain.verdict, gain.here.startswith("eval/reward/mean: gain 3 +-")) == ("reproduced", True)
+    assert (line.verdict, line.here.startswith("eval/reward/mean: slope 2 +-")) == ("reproduced", True)
+
+
+def test_a_world_that_a_study_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ai_labels has no world 'real'"):
+        REGISTRY.config("study", "ai_labels", {"world": "real"})
 
 
 def test_published_findings_are_in_the_order_of_the_documents() -> None:

@@ -74,17 +74,19 @@ def log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def rlhf(*words: object, log: Path | None = None, path: Path | None = None) -> None:
-    """Run a command of the toolkit, with what :func:`offering` put into ``path``; its stderr is kept in ``log``."""
+def rlhf(*words: object, log: Path | None = None, path: Path | None = None) -> str:
+    """Run a command of the toolkit, with what :func:`offering` put into ``path``, and return what it prints; its stderr
+    is kept in ``log``."""
     command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
     env = {"RLHF_REPORT": "0", **os.environ}  # nobody looks at the pages of a study's runs
     if path is not None:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), env.get("PYTHONPATH"))))
-    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if log is not None:
         log.write_text(done.stderr)
     if done.returncode:
         raise RlhfError(f"rlhf {words[0]} ended with code {done.returncode}", why=done.stderr[-2000:])
+    return done.stdout
 
 
 def offering(folder: Path, entries: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 import yaml
 
 import rlhf_core
-from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps
+from rlhf_core.config import UserError
+from rlhf_study.ablation.config import AblationConfig, Settings
+from rlhf_study.ablation.curves import Curve, interval, over_seconds, over_steps, read_curves
+from rlhf_study.ablation.plot import draw
 from rlhf_study.ablation.read import read_ablation
-from rlhf_study.runs import layered
+from rlhf_study.ablation.run import Ablation, filled, number_at
+from rlhf_study.runs import Run, layered
 
 BASE = {
     "reward": "verifier",
@@ -28,6 +33,10 @@ BASE = {
     },
 }
 METRIC = {"base": BASE, "metric": "eval/reward/mean"}
+DPO = {
+    "dataset": "pocket/assistant",
+    "trainer": {"name": "dpo", "max_steps": 1, "sample_prompts": 4, "eval_samples": 4},
+}
 RATES = {"trainer.optimizer.learning_rate": [1e-4, 1e-3]}
 
 
@@ -89,6 +98,29 @@ def test_intervals_are_students() -> None:
     assert interval([0.5]).low is None
 
 
+def test_last_values_of_two_metrics_are_set_against_each_other(tmp_path: Path) -> None:
+    def run(kl: float, gold: float) -> dict[str, Curve]:
+        return {name: Curve((0, 1), (0.0, 1.0), (0.0, value)) for name, value in (("kl", kl), ("gold", gold))}
+
+    curves = {"a": {0: run(1.0, 0.5), 1: run(1.2, 0.6)}, "b": {0: run(3.0, 0.4), 1: run(3.3, 0.7)}, "c": {0: {}}}
+    draw("one", ["gold"], curves, tmp_path / "without.svg")
+    draw("one", ["gold"], curves, tmp_path / "with.svg", ("kl", "gold"))
+    text = (tmp_path / "with.svg").read_text()
+    assert "kl, last" in text
+    assert "gold, last" in text
+    assert "last" not in (tmp_path / "without.svg").read_text()
+
+
+def test_seconds_of_steps_and_of_phases_count(tmp_path: Path) -> None:
+    rows = [
+        {"step": 1, "loss": 3.0, "time": {"step": 2.0, "update": 1.5}},
+        {"step": 1, "eval/loss": 9.0},
+        {"step": 2, "loss": 1.0, "time": {"update": 0.5, "data": 0.25}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_curves(tmp_path, ["loss"])["loss"] == Curve((1, 2), (2.0, 2.75), (3.0, 1.0))
+
+
 def test_curves_meet_at_common_steps_and_seconds() -> None:
     fast = Curve((0, 1, 2), (0.0, 1.0, 2.0), (0.0, 1.0, 2.0))
     slow = Curve((0, 2), (0.0, 4.0), (0.0, 4.0))
@@ -98,6 +130,43 @@ def test_curves_meet_at_common_steps_and_seconds() -> None:
     seconds, means = over_seconds([fast, slow])
     assert seconds[-1] == 2.0
     assert means[-1].mean == pytest.approx((2.0 + 2.0) / 2)
+
+
+@pytest.mark.slow
+def test_an_arm_begins_with_what_was_made_before_it(tmp_path: Path) -> None:
+    class Staged(AblationConfig):
+        """A fine-tuned model, and a run that begins with it."""
+
+        name: str = "staged"
+        arms: Mapping[str, Settings] = {"dpo": {**DPO, "model": {"path": "@sft"}}}
+        metric: str = "summary/gold_win_rate"
+        also: tuple[str, ...] = ("eval/accuracy", "summary/reports/lora")
+
+        def settings_before(self, seed: int) -> Mapping[str, tuple[Settings, ...]]:
+            return {"sft": ({**DPO, "trainer": {"name": "sft", "max_steps": 1}}, {"seed": seed})}
+
+    study = Ablation(Staged())
+    figures = study.run(3, tmp_path)
+    sft, dpo = (Run(tmp_path / name) for name in ("before/sft", "dpo"))
+    assert dpo.config["model"]["path"] == str(sft.final)
+    assert (sft.config["trainer"]["name"], sft.config["seed"], dpo.config["seed"]) == ("sft", 3, 3)
+    assert figures["dpo"]["summary/gold_win_rate"][2] == [dpo.summary["gold_win_rate"]]
+    assert "summary/reports/lora" not in figures["dpo"], "there are no adapters"
+    assert "| arm | summary/gold_win_rate | seconds |" in study.table({3: figures})
+
+
+def test_names_are_paths_wherever_they_are_in_settings(tmp_path: Path) -> None:
+    settings = {"model": {"path": "@sft"}, "list": ["@sft", 1], "mail": "a@b"}
+    path = str(tmp_path / "sft")
+    assert filled(settings, {"sft": Path(path)}) == {"model": {"path": path}, "list": [path, 1], "mail": "a@b"}
+    with pytest.raises(UserError, match="a setting is @stf") as caught:
+        filled({"path": "@stf"}, {"sft": Path(path)})
+    assert "@sft" in str(caught.value.fix)
+
+
+def test_a_mapping_of_the_summary_counts_as_its_sum() -> None:
+    assert number_at({"reports": {"lora": {"q": 10, "k": 20, "note": "x"}}}, ["reports", "lora"]) == 30.0
+    assert number_at({"a": None}, ["a", "b"]) is None
 
 
 def finished(arm: str, seed: int, rate: float) -> Path:

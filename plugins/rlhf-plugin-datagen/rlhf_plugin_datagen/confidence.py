@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -85,7 +86,8 @@ def row_of(pair: PreferencePair, margin: float | None, extra: Mapping[str, Any])
 
 
 def summary(margins: Sequence[float | None], kept_rows: Sequence[int]) -> dict[str, Any]:
-    """Margins of the kept pairs and of all: mean size, and the share whose label the model denies."""
+    """Margins of the kept pairs, of all, and of each quarter of all by size, smallest first: mean size, and the share
+    whose label the model denies."""
 
     def statistics(rows: Sequence[int]) -> dict[str, Any]:
         scored = [m for i in rows if (m := margins[i]) is not None]
@@ -95,8 +97,12 @@ def summary(margins: Sequence[float | None], kept_rows: Sequence[int]) -> dict[s
             "label_denied": sum(m < 0 for m in scored) / len(scored) if scored else None,
         }
 
+    scored_rows = [i for i, margin in enumerate(margins) if margin is not None]
+    ranked = sorted(scored_rows, key=lambda i: abs(margins[i] or 0.0))
+    ends = [len(ranked) * quarter // 4 for quarter in range(5)]
     return {
         "all": statistics(range(len(margins))),
+        "quarters": [statistics(ranked[start:end]) for start, end in itertools.pairwise(ends)] if ranked else [],
         "kept": statistics(kept_rows),
         "unscored": sum(margin is None for margin in margins),
     }

@@ -118,6 +118,12 @@ def show(result: dict[str, Any]) -> None:
             f"mean |margin| {chosen['mean_abs_margin']:.3f} (of all {total['mean_abs_margin']:.3f}); the model "
             f"denies the label of {chosen['label_denied']:.1%} (of all {total['label_denied']:.1%})"
         )
+    for number, quarter in enumerate(result["quarters"], 1):
+        if quarter["pairs"]:
+            size, right = quarter["mean_abs_margin"], 1 - quarter["label_denied"]
+            click.echo(
+                f"  quarter {number} by |margin|: mean {size:.3f}, the model agrees with {right:.1%} of the labels"
+            )
     if result["unscored"] and result["by"] != "random":
         click.echo(f"{result['unscored']} pairs have no score and are not kept")
     if result["dropped"]:

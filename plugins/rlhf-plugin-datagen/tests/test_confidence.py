@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.data import PreferencePair, read_jsonl
-from rlhf_plugin_datagen.confidence import confidences, top
+from rlhf_plugin_datagen.confidence import confidences, summary, top
 from rlhf_plugin_pocket.data import load_pairs
 from tests.waiting import wait_for
 
@@ -36,6 +36,14 @@ def test_ranking_by_size_by_sign_and_by_chance() -> None:
     drawn = [set(top(confidences([], pairs, "random", seed), 0.5, [""] * 400)) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1]
     assert 70 < len(drawn[0] & drawn[2]) < 130  # half of each other, by chance
+
+
+def test_quarters_by_size_of_the_margin() -> None:
+    found = summary([4.0, -0.1, 0.2, -3.0, None, 1.0, 2.0, 0.3, -0.4], [0])["quarters"]
+    assert [quarter["pairs"] for quarter in found] == [2, 2, 2, 2]
+    assert [quarter["mean_abs_margin"] for quarter in found] == pytest.approx([0.15, 0.35, 1.5, 3.5])
+    assert [quarter["label_denied"] for quarter in found] == [0.5, 0.5, 0.0, 0.5]
+    assert summary([None], [])["quarters"] == []
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

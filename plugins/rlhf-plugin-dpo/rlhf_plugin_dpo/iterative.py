@@ -24,6 +24,9 @@ from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.ranks import DealtPairs, dealt_to_each, undealt
 from rlhf_plugin_dpo.schedule import beta_scale
 
+OLD_PAIRS = 256
+"""Of which the margin is measured."""
+
 
 @dataclass(frozen=True)
 class CollectedPairs:
@@ -218,11 +221,25 @@ class IterativeTrainer(RolloutTrainer):
             **({"iteration/reward": sums["reward"] / sums["scores"]} if sums["scores"] else {}),
             **({"iteration/kl": sums["kl"] / sums["tokens"]} if sums["tokens"] else {}),
         }
+        row |= self._old_margins()
         self.sums = {}
         synced = {} if self.parts.reference is None else self.parts.reference.sync(iteration)
         if synced and self.config.buffer != "current":
             self._renew_references()
         self.session.metrics.log_eval(step, {**row, **synced})
+
+    def _old_margins(self) -> dict[str, float]:
+        """Mean size of the margins that the policy as it is gives to the oldest pairs of earlier iterations. Nothing
+        where the buffer keeps none, or no loss looks at a reference."""
+        old = [item for items in self.buffer.iterations[:-1] for item in items if item.chosen.ref is not None]
+        dealt = self._deal(old[:OLD_PAIRS])
+        if not dealt.size:
+            return {}
+        shards = self.rank_zero.gather(policy_sums(dealt.pairs, self.parts.learner, self.config.micro_batch_size))
+        rows = zip(old, undealt(shards)) if shards else ()
+        beta = float(getattr(self.ctx.config.loss, "beta", 1.0))
+        sizes = [beta * abs(c - (i.chosen.ref or 0.0) - r + (i.rejected.ref or 0.0)) for i, (c, r) in rows]
+        return {"iteration/old_margin": self.strategy.sum_over_ranks([sum(sizes)])[0] / dealt.size}
 
     def _renew_references(self) -> None:
         """Compare the pairs that stay in the buffer with the reference policy of the next iteration."""

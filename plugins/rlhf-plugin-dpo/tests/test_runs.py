@@ -208,6 +208,8 @@ def test_iterative_dpo_alternates_rollout_batches_and_updates(command: Command, 
     assert rows[0]["buffer"] == rows[0]["pairs"] > 0
     assert rows[1]["buffer"] == rows[0]["pairs"] + rows[1]["pairs"]
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert "old_margin" not in rows[0], "the buffer has no pairs of earlier iterations"
+    assert rows[1]["old_margin"] > 1e-3, "the policy has moved from the reference that these pairs were renewed with"
     counted = uninterrupted.summary["dropped"].get("pairs_tied", 0)
     assert rows[0]["pairs"] + rows[1]["pairs"] + counted == 16, "8 prompts an iteration, a pair or a tie each"
     assert abs(uninterrupted.steps[1]["loss"] - 0.6931) > 1e-3, "the policy moves"

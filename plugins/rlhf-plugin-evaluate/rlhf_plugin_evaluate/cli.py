@@ -167,6 +167,7 @@ def run(
     from rlhf_core.data import write_json
     from rlhf_core.models import ModelConfig, load_policy
     from rlhf_core.rollouts import SamplingParams
+    from rlhf_plugin_evaluate.frontier import draw
     from rlhf_plugin_evaluate.responses import EvaluationSetup, answer_all
 
     with ExitStack() as stack:
@@ -185,6 +186,7 @@ def run(
         figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)
+    draw(result, out / "frontier.svg")
     return result
 
 
@@ -208,6 +210,7 @@ def policy_figures(
         judge_rows = judging.compare(judge, prompts, rows[name], rows[BASELINE], file, plan.seed, say)
         figures["judge"] = judging.summary(judge_rows)
     figures["wins"] = report.against(rows[name], rows[BASELINE], judge_rows, plan.seed)
+    figures["per_nat"] = report.per_nat(rows[name], rows[BASELINE], plan.seed)
     return figures
 
 

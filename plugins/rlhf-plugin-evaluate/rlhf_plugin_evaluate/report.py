@@ -66,6 +66,21 @@ def against(rows: Rows, base: Rows, judge_rows: Rows | None, seed: int) -> dict[
     }
 
 
+def per_nat(rows: Rows, base: Rows, seed: int, resamples: int = 2000) -> dict[str, Any] | None:
+    """What a policy gains over the baseline for each nat of KL per completion (k3), with a bootstrap interval over
+    prompts: of the reward, or of gold where nothing has a reward. None without KL, a score, or any distance."""
+    by = "reward" if any("reward" in r for r in rows) else "gold"
+    pairs = zip(values(rows, by), values(base, by), (r.get("kl_k3") for r in rows), strict=True)
+    both = [(a - b, float(kl)) for a, b, kl in pairs if a is not None and b is not None and kl is not None]
+    gain_N, kl_N = np.array(both, np.float64).reshape(-1, 2).T
+    if not len(both) or kl_N.mean() < 1e-6:
+        return None
+    picks = np.random.default_rng([seed, 19]).integers(0, len(both), (resamples, len(both)))
+    several = gain_N[picks].mean(1) / np.maximum(kl_N[picks].mean(1), 1e-9)
+    low, high = np.quantile(several, percentile_tails(len(both)))
+    return {"by": by, "value": float(gain_N.mean() / kl_N.mean()), "interval": [float(low), float(high)]}
+
+
 def shown(rate: Rate | None) -> dict[str, Any] | None:
     return None if rate is None else {"rate": rate.rate, "interval": [rate.low, rate.high], "prompts": rate.n}
 
@@ -84,7 +99,7 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         for by in comparisons:
             rates = policy.get("wins", {}).get(by, {})
             row += [rate(rates.get("win_rate")), rate(rates.get("length_controlled"))]
-        rows.append(row + [number(dig(policy, path)) for _, path in columns])
+        rows.append(row + [cell(policy, path) for _, path in columns])
     return headers, rows
 
 
@@ -104,6 +119,7 @@ COLUMNS = (
     ("std", "reward.std"),
     ("KL/token", "kl.per_token"),
     ("KL/sequence", "kl.per_sequence"),
+    ("gain/nat", "per_nat.value"),
     ("tokens", "tokens"),
     ("cut off", "truncated"),
 )
@@ -114,6 +130,13 @@ def dig(value: Any, path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def cell(policy: Mapping[str, Any], path: str) -> str:
+    """A figure, with the interval beside it where the table shows one."""
+    if path == "per_nat.value" and (found := policy.get("per_nat")):
+        return "{:.3f} ({:.3f} to {:.3f})".format(found["value"], *found["interval"])
+    return number(dig(policy, path))
 
 
 def rate(rate_json: Mapping[str, Any] | None) -> str:

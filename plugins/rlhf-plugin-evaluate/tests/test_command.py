@@ -100,6 +100,10 @@ def test_rows_figures_and_going_on(run: Run, nudged: Path, tmp_path: Path) -> No
     assert same["kl"]["per_token"] == pytest.approx(0, abs=1e-5)
     assert same["judge"]["same_text"] == 24
     assert 0 < other["kl"]["per_sequence"] < 5
+    gain = other["gold"]["value"] - result["baseline"]["gold"]["value"]
+    assert other["per_nat"]["value"] == pytest.approx(gain / other["kl"]["per_sequence"])
+    assert "gain/nat" in out
+    assert (tmp_path / "out" / "frontier.svg").is_file()
     rows = {n: list(read_jsonl(tmp_path / "out" / f"responses-{n}.jsonl")) for n in ("baseline", "other", "same")}
     assert other["tokens"] == sum(r["tokens"] for r in rows["other"]) / 24
     golds = [(a["gold"]["value"], b["gold"]["value"]) for a, b in zip(rows["other"], rows["baseline"])]

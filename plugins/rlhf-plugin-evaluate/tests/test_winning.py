@@ -10,8 +10,9 @@ import pytest
 
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
+from rlhf_plugin_evaluate.frontier import draw
 from rlhf_plugin_evaluate.judging import compare, summary
-from rlhf_plugin_evaluate.report import against, gaps, length_controlled, plain, wins
+from rlhf_plugin_evaluate.report import against, gaps, length_controlled, per_nat, plain, table, wins
 
 
 def test_outcomes_and_missing_scores() -> None:
@@ -129,3 +130,34 @@ def test_prompts_without_an_outcome_are_left_out_and_counted() -> None:
     assert gaps({"policies": {"x": {"prompts": 3, "wins": win_rates}}}) == [
         "x: 1 of 3 prompts have no outcome by reward and are left out"
     ]
+
+
+def scored(rewards: Sequence[float | None], kl: Sequence[float]) -> list[dict[str, object]]:
+    return [{"tokens": 5, "reward": r, "kl": k, "kl_k3": k} for r, k in zip(rewards, kl, strict=True)]
+
+
+def test_reward_for_each_nat_is_the_gain_over_the_distance() -> None:
+    rng = np.random.default_rng(0)
+    start, kl = rng.normal(0, 1, 400), rng.exponential(2.0, 400)
+    ours = scored([*(start + 0.4 * kl), None], [*kl, 50.0])
+    base = scored([*start, 0.0], [0.0] * 401)
+    found = per_nat(ours, base, 0)
+    assert found is not None
+    assert found["value"] == pytest.approx(0.4), "a prompt without a score counts neither as gain nor as distance"
+    assert found["interval"] == pytest.approx([0.4, 0.4]), "prompts of both sides are drawn together"
+    noisy = per_nat(scored([*(start + rng.normal(0.8, 1, 400)), None], [*kl, 50.0]), base, 0)
+    assert noisy is not None
+    low, high = noisy["interval"]
+    assert low < noisy["value"] < high
+    assert per_nat(base, base, 0) is None, "no distance"
+    assert "0.400 (0.400 to 0.400)" in table({"policies": {"x": {"tokens": 5.0, "per_nat": found}}})[1][0]
+
+
+def test_a_policy_with_kl_and_win_rate_is_drawn(tmp_path: Path) -> None:
+    kl = {"per_sequence": 2.0, "per_sequence_interval": [1.5, 2.5]}
+    won = {"gold": {"win_rate": {"rate": 0.6, "interval": [0.5, 0.7]}}}
+    file = tmp_path / "frontier.svg"
+    assert not draw({"policies": {"baseline": {"kl": kl}}}, file)
+    assert not file.exists()
+    assert draw({"policies": {"baseline": {"kl": kl}, "ppo": {"kl": kl, "wins": won}}}, file)
+    assert file.stat().st_size > 5_000

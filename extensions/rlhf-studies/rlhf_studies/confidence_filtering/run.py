@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,11 @@ from rlhf_core.runs import win_rate
 from rlhf_plugin_datagen.confidence import confidences, top
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_pocket import gold_score, of_split
-from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.loss import BradleyTerry
-from rlhf_plugin_reward.members import fit
 from rlhf_plugin_reward.net import RewardNet, fresh_net, new_head
 from rlhf_plugin_reward.pairs import encode_pairs
-from rlhf_plugin_reward.reward import by_length, score_ids
+from rlhf_plugin_reward.reward import by_length
 from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
 from rlhf_study.study import Study
 from rlhf_study.tables import markdown, mean, spread
@@ -52,9 +50,9 @@ class ConfidenceFiltering(Study[ConfidenceFilteringConfig]):
         return {"train": data.pairs("train"), "heldout": data.pairs("heldout")[: self.config.heldout]}
 
     @cached_property
-    def models(self) -> Trainable:
+    def models(self) -> Heads:
         use_matmul_backend("auto")
-        return (Frozen if self.config.trunk == "frozen" else Full)(self.pairs)
+        return Heads(self.pairs)
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         measure = Measure(self.models, gold_margins(self.pairs["heldout"]), seed)
@@ -84,7 +82,7 @@ class ConfidenceFiltering(Study[ConfidenceFilteringConfig]):
 class Measure:
     """Trains a model on some rows, keeps how often it agrees with labels and gold, and returns its training margins."""
 
-    def __init__(self, models: Trainable, golds: Sequence[float], seed: int) -> None:
+    def __init__(self, models: Heads, golds: Sequence[float], seed: int) -> None:
         self.models, self.golds, self.seed = models, golds, seed
         self.results: dict[str, Any] = {}
 
@@ -135,51 +133,19 @@ Splits = Mapping[str, Sequence[PreferencePair]]
 BATCH, BATCH_TOKENS = 64, 16384
 
 
-class Trainable(Protocol):
-    """Trains on rows of the training pairs, and says by how much a model prefers the chosen side."""
-
-    def train(self, rows: Rows, seed: int) -> Any: ...
-
-    def margins(self, model: Any, split: str) -> Floats: ...
-
-
-class Full:
-    """Whole reward models, by the recipe of ``rlhf train --algo reward_model``."""
-
-    def __init__(self, splits: Splits) -> None:
-        self.policy = load_policy(ModelConfig())
-        encoder = Encoder(self.policy.tokenizer, self.policy.context)
-        self.items = {name: encode_pairs(pairs, encoder, Counter()) for name, pairs in splits.items()}
-
-    def train(self, rows: Rows, seed: int) -> RewardNet:
-        """A fresh model after as many updates as all pairs make in one epoch."""
-        config = EnsembleConfig(
-            optimizer=RewardModelConfig().optimizer,
-            batch_size=BATCH,
-            micro_batch_size=BATCH,
-            epochs=len(self.items["train"]) / len(rows),
-        )
-        items = [self.items["train"][i] for i in rows]
-        return fit(config, fresh_net(self.policy, 1, seed, "none"), items, seed, "cpu")
-
-    def margins(self, model: RewardNet, split: str) -> Floats:
-        chosen, rejected = (score_ids(model, ids, BATCH_TOKENS)[:, 0] for ids in self.sides(split))
-        return chosen - rejected
-
-    def sides(self, split: str) -> tuple[list[Any], list[Any]]:
-        items = self.items[split]
-        return [item.chosen_ids for item in items], [item.rejected_ids for item in items]
-
-
-class Frozen:
-    """Linear heads on the trunk's last-token features, by the same loss; Adam at 1e-2, 8 epochs."""
+class Heads:
+    """Linear heads on the trunk's last-token features, by the loss of `reward_model`; Adam at 1e-2, 8 epochs."""
 
     epochs, learning_rate = 8, 1e-2
 
     def __init__(self, splits: Splits) -> None:
-        full = Full(splits)
-        net = fresh_net(full.policy, 1, 0, "frozen")
-        self.features = {name: [features(net, ids) for ids in full.sides(name)] for name in splits}
+        policy = load_policy(ModelConfig())
+        encoder, net = Encoder(policy.tokenizer, policy.context), fresh_net(policy, 1, 0, "frozen")
+        self.features: dict[str, list[torch.Tensor]] = {}
+        for name, pairs in splits.items():
+            items = encode_pairs(pairs, encoder, Counter())
+            sides = [item.chosen_ids for item in items], [item.rejected_ids for item in items]
+            self.features[name] = [features(net, ids) for ids in sides]
 
     def train(self, rows: Rows, seed: int) -> torch.nn.Module:
         """A head after as many updates as all pairs make in all epochs."""

@@ -11,6 +11,9 @@ from rlhf_studies.common.ablation.sums import SumsAblation
 from rlhf_study.ablation.config import Claim, Settings
 
 ADAPTIVE: Settings = {"adaptive_sampling": {"k_success": 2, "k_failure": 2, "max_completions": 32}}
+BY_PASS_RATE: Settings = {
+    "dataset": {"curriculum": {"path": "@pass_rates", "band": [0.05, 0.95], "max_unmatched_fraction": 0.1}}
+}
 
 
 class CurriculumConfig(SumsAblation):
@@ -26,12 +29,10 @@ class CurriculumConfig(SumsAblation):
     component: ClassVar[str] = "rlhf_studies.curriculum.run:Curriculum"
     arms: Mapping[str, Settings] = {
         "any order": {},
-        "easiest first": {},
+        "easiest first": BY_PASS_RATE,
         "by own scores": {"dataset": {"difficulty": {"band": [0.1, 0.9]}}},
-        "all levers": {"trainer": {"rollouts": {"max_staleness": 1}, **ADAPTIVE}},
+        "all levers": {**BY_PASS_RATE, "trainer": {"rollouts": {"max_staleness": 1}, **ADAPTIVE}},
     }
-    by_pass_rate: ClassVar[tuple[str, ...]] = ("easiest first", "all levers")
-    """Arms whose prompts are ordered by pass rate."""
     claims: tuple[Claim, ...] = (
         Claim("001:312", "Ordering by pass@64 does not help", "easiest first", "any order"),
         Claim("001:192", "Do prompts that are solved sometimes help?", "by own scores", "any order"),

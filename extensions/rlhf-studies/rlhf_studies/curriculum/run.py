@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_core.config import merge_settings
@@ -10,13 +9,12 @@ from rlhf_core.data import read_jsonl
 from rlhf_studies.common.ablation.sums import COPIES
 from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.curriculum.config import CurriculumConfig
-from rlhf_study.ablation.config import Settings
 from rlhf_study.ablation.run import Ablation
 from rlhf_study.runs import rlhf
 
 
 class Curriculum(Ablation[CurriculumConfig]):
-    def inputs(self, seed: int, folder: Path) -> Mapping[str, Settings]:
+    def files(self, seed: int, folder: Path) -> dict[str, Path]:
         rates = folder / "pass_rates.jsonl"
         if not rates.is_file():
             world = merge_settings(dict(self.config.worlds[self.config.world]), dict(self.config.train))
@@ -39,8 +37,7 @@ class Curriculum(Ablation[CurriculumConfig]):
             rlhf("eval", "prompts", "--model", model, "--set", f"dataset={named}", *words, "--out", folder / "passes")
             rows = list(read_jsonl(folder / "passes" / "pass_rates.jsonl"))
             write_jsonl(rates, [{**row, "id": f"{copy}/{tail(row['id'])}"} for copy in COPIES for row in rows])
-        curriculum = {"path": str(rates), "band": [0.05, 0.95], "max_unmatched_fraction": 0.1}
-        return {arm: {"dataset": {"curriculum": curriculum}} for arm in self.config.by_pass_rate}
+        return {"pass_rates": rates}
 
 
 def tail(prompt: str) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlhf_plugin_pocket import WEIGHTS, Fact, gold_score, load_pairs, questions
+from rlhf_plugin_pocket import Fact, gold_score, load_pairs, questions
 from rlhf_studies.common.pocket import sampled_answers, write_jsonl
+from rlhf_studies.common.rubric import RUBRIC
 
 WRONG_VERDICT, OFF_BY_ONE = 0.1, 0.3
-QUESTIONS = {"right": "Is what it says true?", "plain": "Is it free of hollow affirmations?", "concise": "Is it short?"}
-RUBRIC = [{"name": name, "question": question, "weight": WEIGHTS[name]} for name, question in QUESTIONS.items()]
 
 
 def write_judged(folder: Path, count: int, seed: int) -> None:

@@ -46,7 +46,8 @@ def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
     rows: dict[str, list[tuple[int, float, float]]] = {name: [] for name in metrics}
     seconds = 0.0
     for row in read_jsonl(folder / "metrics.jsonl"):
-        seconds += float((row.get("time") or {}).get("step", 0.0))
+        phases: dict[str, float] = row.get("time") or {}
+        seconds += float(phases.get("step", sum(phases.values())))  # trainers that learn from rows time phases alone
         for name in metrics:
             if isinstance(value := row.get(name), int | float) and not isinstance(value, bool):
                 rows[name].append((int(row["step"]), seconds, float(value)))

@@ -49,7 +49,7 @@ def read_ablation(file: Path, settings: Iterable[str] = ()) -> FileAblation:
     config = FileAblation.from_settings(data, str(file))
     arms = combined(config, str(file))
     for claim in config.claims:
-        if unknown := {claim.arm, claim.other} - set(arms):
+        if unknown := set(claim.terms) - set(arms):
             raise ConfigError(
                 f"claims: there is no arm '{min(unknown)}'", where=str(file), fix=f"one of: {'; '.join(arms)}"
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf_core.config import RlhfError, UserError, did_you_mean
-from rlhf_study.ablation.config import AblationConfig, Claim, Settings
+from rlhf_study.ablation.config import AblationConfig, Claim
 from rlhf_study.ablation.curves import Curve, Interval, interval, metric_names, read_curves
 from rlhf_study.ablation.plot import draw
 from rlhf_study.record import Verdict
@@ -17,6 +17,8 @@ from rlhf_study.tables import markdown
 
 Results = Mapping[int, Mapping[str, Any]]
 ConfigOf = TypeVar("ConfigOf", bound=AblationConfig)
+SUMMARY, MEASURED = "summary/", "measured/"
+"""Beginnings of metrics of which a run has one value."""
 
 
 class Ablation(Study[ConfigOf]):
@@ -26,9 +28,9 @@ class Ablation(Study[ConfigOf]):
         return tuple(dict.fromkeys((self.config.metric, *self.config.also, *compared)))
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        by_arm, failed, inputs = dict[str, Any](), dict[str, RlhfError](), self.inputs(seed, folder)
+        by_arm, failed, made = dict[str, Any](), dict[str, RlhfError](), self.made_before(seed, folder)
         for arm in self.config.arms:
-            layers = (*self.config.settings(arm, seed), inputs.get(arm, {}))
+            layers = (filled(layer, made) for layer in self.config.settings(arm, seed))
             try:
                 run = train(folder / arm.replace("/", "_"), *layers, options=self.config.options)
             except UserError:
@@ -43,21 +45,42 @@ class Ablation(Study[ConfigOf]):
             raise RlhfError("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
         return by_arm
 
-    def inputs(self, seed: int, folder: Path) -> Mapping[str, Settings]:
-        """Settings of arms that need something made first, such as pass rates."""
+    def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
+        """What ``@NAME`` stands for in the arms' settings: models of the runs before; a study adds its files."""
+        made = self.files(seed, folder)
+        for name, layers in self.config.settings_before(seed).items():
+            made[name] = train(folder / "before" / name, *(filled(layer, made) for layer in layers)).final
+        return made
+
+    def files(self, seed: int, folder: Path) -> dict[str, Path]:
+        """Files that a study writes first, such as pass rates."""
         return {}
 
     def figures(self, run: Run) -> dict[str, list[list[float]]]:
         """Metric -> steps, seconds and values."""
-        curves, name = read_curves(run.folder, self.metrics), self.config.metric
+        curves, name = read_curves(run.folder, self.metrics) | self.points(run), self.config.metric
         if name not in curves:
             names = metric_names(run.folder)
             fix = did_you_mean(name, names) or f"metric: one of {', '.join(names)}"
             raise UserError(f"{run.folder} has no metric '{name}'", fix=fix)
         return {name: rounded(curve) for name, curve in curves.items()}
 
+    def measured(self, run: Run) -> Mapping[str, float]:
+        """Metrics that a study measures on a finished run, its model still there; called ``measured/...``."""
+        return {}
+
+    def points(self, run: Run) -> dict[str, Curve]:
+        """Metrics of the run's summary and those that the study measures, as curves of one point."""
+        values = {
+            name: number_at(run.summary, name.split("/")[1:]) for name in self.metrics if name.startswith(SUMMARY)
+        }
+        values |= {f"{MEASURED}{name}": value for name, value in self.measured(run).items()}
+        end = (run.summary.get("steps", 0),), (run.summary.get("seconds", 0.0),)
+        return {name: Curve(*end, (value,)) for name, value in values.items() if value is not None}
+
     def table(self, results: Results) -> str:
-        headers = ["arm", f"{self.config.metric}: first", "last", "seconds", *self.metrics[1:]]
+        first = [] if is_point(self.config.metric) else [f"{self.config.metric}: first"]
+        headers = ["arm", *first, "last" if first else self.config.metric, "seconds", *self.metrics[1:]]
         rows = [self._row(arm, results) for arm in self.config.arms]
         parts = [markdown(headers, rows), *self.ended_early(results)]
         return "\n\n".join([*parts, verdict_table(self.verdicts(results))] if self.config.claims else parts)
@@ -80,25 +103,58 @@ class Ablation(Study[ConfigOf]):
             arm: {seed: {name: Curve(*map(tuple, xy)) for name, xy in of[arm].items()} for seed, of in results.items()}
             for arm in self.config.arms
         }
-        draw(self.config.name, (self.config.metric, *self.config.also), curves, folder / "result.svg")
+        drawn = [name for name in (self.config.metric, *self.config.also) if not is_point(name)]
+        draw(self.config.name, drawn, curves, folder / "result.svg", self.config.frontier)
 
     def _row(self, arm: str, results: Results) -> list[str]:
-        first, last = (self._values(arm, self.config.metric, results, at) for at in (0, -1))
+        ends = [-1] if is_point(self.config.metric) else [0, -1]
+        values = [self._values(arm, self.config.metric, results, at) for at in ends]
         seconds = [of[arm][self.config.metric][1][-1] for of in results.values()]
         others = [self._values(arm, name, results) for name in self.metrics[1:]]
-        return [arm, *(interval(values).text if values else "-" for values in (first, last, seconds, *others))]
+        return [arm, *(interval(cell).text if cell else "-" for cell in (*values, seconds, *others))]
 
     def _values(self, arm: str, metric: str, results: Results, at: int = -1) -> list[float]:
         return [of[arm][metric][2][at] for of in results.values() if metric in of[arm]]
 
     def _verdict(self, claim: Claim, results: Results) -> Verdict:
         metric = claim.metric or self.config.metric
-        ours, theirs = (self._values(arm, metric, results) for arm in (claim.arm, claim.other))
-        if not (ours and theirs):
+        values = {arm: self._values(arm, metric, results) for arm in claim.terms}
+        if not all(values.values()):
             return Verdict(claim.line, claim.says, f"{metric}: not measured", "not measured")
-        difference = interval([a - b for a, b in zip(ours, theirs, strict=True)])
-        text = f"{metric}: {claim.arm} less {claim.other} {difference.text}"
+        rows = zip(*values.values(), strict=True)
+        difference = interval([sum(f * v for f, v in zip(claim.terms.values(), row)) for row in rows])
+        text = f"{metric}: {claim.text} {difference.text}"
         return Verdict(claim.line, claim.says, text, judged(claim.sign, difference))
+
+
+def filled(value: Any, made: Mapping[str, Path]) -> Any:
+    """Settings with paths in place of ``@NAME``."""
+    if isinstance(value, Mapping):
+        return {key: filled(inner, made) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [filled(inner, made) for inner in value]
+    if not (isinstance(value, str) and value.startswith("@")):
+        return value
+    if value[1:] not in made:
+        known = ", ".join(f"@{name}" for name in made) or "none; @ names what a study makes before its arms"
+        raise UserError(
+            f"a setting is {value}, and nothing of that name is made before the arms", fix=f"one of: {known}"
+        )
+    return str(made[value[1:]])
+
+
+def is_point(metric: str) -> bool:
+    """Whether a run has one value of it."""
+    return metric.startswith((SUMMARY, MEASURED))
+
+
+def number_at(value: Any, keys: Sequence[str]) -> float | None:
+    """A number inside a summary, or the sum of a mapping's; None if it is not there."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        value = sum(inner for inner in value.values() if isinstance(inner, int | float))
+    return float(value) if isinstance(value, int | float) else None
 
 
 def judged(sign: int, difference: Interval) -> str:
