@@ -41,11 +41,6 @@ TOPICS = [
     "21_context_window_ablation",
     "22_rubric_vs_preference",
 ]
-COMING = {
-    *("ai_labels", "model_sizes", "rubric_downstream", "sft_epochs"),
-    *("sft_sources", "speech_iterations", "trained_agents"),
-}
-"""Studies that may not be there yet; their notebooks then say so."""
 FILES = sorted(notebooks.FOLDER.glob("*.ipynb"))
 QUICK = {"16_gaia_benchmark", "19_multi_agent_systems", "21_context_window_ablation"}
 IN_A_KERNEL = "08_reward_ensemble"
@@ -65,7 +60,7 @@ def test_they_have_no_outputs_and_name_studies_that_exist() -> None:
         assert all(cell.get("outputs", []) == [] and cell.get("execution_count") is None for cell in cells)
         names = notebooks.studies(file.with_suffix(".py").read_text())
         assert names or file.stem == "18_distributed_fsdp"
-        assert set(names) <= known | COMING, file.name
+        assert set(names) <= known, file.name
         last = " ".join(cell.source for cell in cells[-len(names) :])
         assert all(f"rlhf study run {name}" in last for name in names)
 

@@ -24,7 +24,9 @@ from rlhf_core.training.learner import Learner
 from rlhf_plugin_native.decode import Decoder
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_preflight.memory.check import check_memory
-from tests.shadow_cuda.device import DEVICE, RECORDER, Event, table, there
+from tests.shadow_cuda.cuda_api import DEVICE
+from tests.shadow_cuda.device import there
+from tests.shadow_cuda.recorder import RECORDER, Event, table
 
 ONCE = {"structure", "can_pack", "has_linear_head", "decodes", "load_policy", "use_matmul_backend", "check_pooling"}
 """Functions that try something once per model or process, on a few tokens."""

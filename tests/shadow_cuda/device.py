@@ -5,7 +5,7 @@ Its tensors are plain ``torch.Tensor`` objects of device ``cuda:0`` whose attrib
 values. Every operation goes through :class:`Shadow`, which does it on the CPU and
 
 - refuses tensors of both devices in one operation, as CUDA does: all but single numbers, and indices;
-- records, with the Python line (:class:`Event`): ``wait``, where the host waits for the device (``.item()``, copies to
+- records, with the Python line (:mod:`tests.shadow_cuda.recorder`): ``wait``, where the host waits (``.item()``, copies to
   the host, shapes that depend on values); ``copy``, a copy to the device from pageable memory, which waits too; and
   ``product``, a product of matrices that is done on the host.
 
@@ -18,20 +18,16 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import itertools
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-DEVICE = torch.device("cuda", 0)
-NAME = "Shadow card"
-MEMORY = 8 << 30
+from tests.shadow_cuda.cuda_api import DEVICE, Generator, card_random, cuda_functions, seed
+from tests.shadow_cuda.recorder import RECORDER
+
 aten = torch.ops.aten
 
 READS = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
@@ -58,59 +54,6 @@ PRODUCTS = {
     torch.ops.mkldnn._linear_pointwise.default,
 }
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-Kind = Literal["wait", "copy", "product"]
-
-
-class Event(NamedTuple):
-    """What the device records. ``where`` is the innermost line of this toolkit, ``inside`` that of a library under it,
-    if there is one."""
-
-    kind: Kind
-    operation: str
-    where: str
-    inside: str
-    within: tuple[str, ...] = ()
-    """The functions of this toolkit that were running, innermost first: ``Learner.update``."""
-
-    def line(self) -> str:
-        """For people."""
-        return f"{self.kind} {self.operation} {self.where}" + (f" ({self.inside})" if self.inside else "")
-
-
-class Recorder:
-    """The events since the last :meth:`take`."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.on = True
-
-    def add(self, kind: Kind, operation: Any) -> None:
-        """Record one, at the line that is running."""
-        if self.on:
-            self.events.append(Event(kind, str(operation).removesuffix(".default"), *_lines(sys._getframe(2))))
-
-    def take(self) -> list[Event]:
-        """The events so far, which are forgotten."""
-        events, self.events = self.events, []
-        return events
-
-
-RECORDER = Recorder()
-
-
-def _lines(frame: FrameType | None) -> tuple[str, str, tuple[str, ...]]:
-    where = inside = ""
-    within: list[str] = []
-    while frame is not None:
-        code = frame.f_code
-        if "/rlhf_" in code.co_filename:
-            root = "/rlhf_core/" if "/rlhf_core/" in code.co_filename else "/rlhf_"
-            where = where or f"{code.co_filename[code.co_filename.rindex(root) + 1 :]}:{frame.f_lineno}"
-            within.append(code.co_qualname)
-        elif not where and not inside and not any(one in code.co_filename for one in ("/shadow_cuda/", "/torch/")):
-            inside = f"{code.co_filename.rsplit('/site-packages/')[-1]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return where or "?", inside, tuple(within)
 
 
 class _Wrapper(torch.Tensor):
@@ -189,7 +132,7 @@ class Shadow(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         if to_card and kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        with _card_random(func if to_card else None):
+        with card_random(func if to_card else None):
             out = func(*tree_map(host_of, args), **tree_map(host_of, kwargs))
         return _returned(func, args, kwargs, out, to_card)
 
@@ -270,146 +213,6 @@ def _remake(changed: Any) -> None:
     torch._C._swap_tensor_impl(changed, fresh)
 
 
-STATE: dict[str, torch.Tensor] = {}
-
-
-@contextmanager
-def _card_random(func: Any) -> Iterator[None]:
-    """Draw from the card's own random state."""
-    if func is None or torch.Tag.nondeterministic_seeded not in func.tags:
-        yield
-        return
-    before = torch._C.default_generator.get_state()
-    torch._C.default_generator.set_state(STATE["cuda"])
-    try:
-        yield
-    finally:
-        STATE["cuda"] = torch._C.default_generator.get_state()
-        torch._C.default_generator.set_state(before)
-
-
-class Generator(torch.Generator):
-    """A generator of the card is one of the CPU that says otherwise."""
-
-    def __new__(cls, device: Any = "cpu") -> Generator:
-        made = super().__new__(cls, "cpu")
-        made.named = torch.device(device)  # pyright: ignore
-        return made
-
-    @property
-    def device(self) -> torch.device:  # pyright: ignore
-        return self.named  # pyright: ignore
-
-
-class Stream:
-    """Work is done when it is asked for, so that all streams are one."""
-
-    device = DEVICE
-    cuda_stream = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *args: object) -> None: ...
-
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or CudaEvent()
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        RECORDER.add("wait", "stream.synchronize")
-
-
-class CudaEvent:
-    """Is past as soon as it is recorded."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def record(self, stream: Any = None) -> None: ...
-
-    def wait(self, stream: Any = None) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: Any) -> float:
-        return 1.0
-
-    def synchronize(self) -> None:
-        RECORDER.add("wait", "event.synchronize")
-
-
-def _seed(seed: int) -> None:
-    STATE["cuda"] = torch._C.Generator().manual_seed(seed % 2**63).get_state()
-
-
-def _get_state(device: Any = "cuda") -> torch.Tensor:
-    return STATE["cuda"].clone()
-
-
-def _set_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
-    assert new_state.device.type == "cpu", "torch.cuda.set_rng_state wants a state of the CPU"
-    STATE["cuda"] = new_state.clone()
-
-
-PROPERTIES = SimpleNamespace(
-    name=NAME, total_memory=MEMORY, major=9, minor=0, multi_processor_count=1, is_integrated=False, uuid="shadow"
-)
-
-
-def _cuda_functions() -> dict[str, Any]:
-    nothing: Any = lambda *args, **kwargs: None  # noqa: E731
-    zero: Any = lambda *args, **kwargs: 0  # noqa: E731
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "device_count": lambda: 1,
-        "current_device": zero,
-        "set_device": nothing,
-        "get_device_name": lambda device=None: NAME,
-        "get_device_capability": lambda device=None: (9, 0),
-        "get_device_properties": lambda device=None: PROPERTIES,
-        "synchronize": lambda device=None: RECORDER.add("wait", "synchronize"),
-        "current_stream": lambda device=None: Stream(),
-        "default_stream": lambda device=None: Stream(),
-        "stream": lambda stream: stream or Stream(),
-        "set_stream": nothing,
-        "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-        "memory_allocated": zero,
-        "max_memory_allocated": zero,
-        "memory_reserved": zero,
-        "max_memory_reserved": zero,
-        "reset_peak_memory_stats": nothing,
-        "memory_stats": lambda device=None: {},
-        "empty_cache": nothing,
-        "ipc_collect": nothing,
-        "manual_seed": _seed,
-        "manual_seed_all": _seed,
-        "initial_seed": zero,
-        "get_rng_state": _get_state,
-        "set_rng_state": _set_state,
-        "get_rng_state_all": lambda: [_get_state()],
-        "set_rng_state_all": lambda states: _set_state(states[0]),
-        "get_sync_debug_mode": zero,
-        "set_sync_debug_mode": nothing,
-        "init": nothing,
-        "_lazy_init": nothing,
-        "_exchange_device": zero,
-        "_maybe_exchange_device": zero,
-        "Stream": Stream,
-        "Event": CudaEvent,
-    }
-
-
 _make_subclass, _storage = torch.Tensor._make_subclass, torch.Tensor.untyped_storage
 _as_subclass, _numpy = torch.Tensor.as_subclass, torch.Tensor.numpy
 _data: Any = torch.Tensor.data
@@ -482,8 +285,8 @@ def install() -> None:
     importlib.import_module("torch._dynamo")  # which an optimizer imports, and which reads torch.cuda's functions
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda") is a copy, which the mode sees
     torch._has_compatible_shallow_copy_type = lambda tensor, other: True
-    _seed(0)
-    for name, function in _cuda_functions().items():
+    seed(0)
+    for name, function in cuda_functions().items():
         setattr(torch.cuda, name, function)
     for name, function in _tensor_functions().items():
         setattr(torch.Tensor, name, function)
@@ -498,11 +301,3 @@ def install() -> None:
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: version(name).removesuffix("+cpu")
     _enter_thread()
-
-
-def table(events: Sequence[Event]) -> list[tuple[int, str]]:
-    """How often each line made each event, most often first."""
-    counts: dict[str, int] = {}
-    for event in events:
-        counts[event.line()] = counts.get(event.line(), 0) + 1
-    return sorted(((count, line) for line, count in counts.items()), reverse=True)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="what torch without CUDA lacks is compiled")
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("which", ["not long", pytest.param("long", marks=pytest.mark.long)])
 def test_on_a_card(which: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "tests.shadow_cuda.plugin"]
