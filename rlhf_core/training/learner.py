@@ -310,28 +310,19 @@ def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
 
 
 def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
-    """Update number (from 0) -> factor on the learning rate, above 0 from the first on."""
+    """Update number (from 0) -> factor on the learning rate, above 0 from the first on; after the warm-up that of
+    transformers' schedule of the same name."""
     warmup, floor = settings.warmup(total), settings.min_lr / settings.learning_rate
-    fall = None if settings.schedule.startswith("constant") else _fall(settings, warmup, total)
+    stable = settings.schedule == "warmup_stable_decay"
+    start = total - max(1, round(settings.decay_ratio * total)) if stable else warmup
 
     def factor(n: int) -> float:
         if n < warmup:
             return (n + 1) / warmup
-        return 1.0 if fall is None else floor + (1.0 - floor) * fall(n)
+        if settings.schedule.startswith("constant"):
+            return 1.0
+        past = min(1.0, max(0.0, (n - start) / max(1, total - start)))
+        left = 1.0 - past if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * past))
+        return floor + (1.0 - floor) * left
 
     return factor
-
-
-def _fall(settings: OptimizerSettings, warmup: int, total: int) -> Callable[[int], float]:
-    """Update number -> share of what the learning rate falls by that is left; transformers' own but the line."""
-    if settings.schedule == "linear":
-        left = max(1, total - warmup)
-        return lambda n: 1.0 - min(1.0, (n - warmup) / left)
-    from transformers import get_scheduler
-
-    stable = settings.schedule == "warmup_stable_decay"
-    more = {"num_decay_steps": max(1, round(settings.decay_ratio * total))} if stable else None
-    unused = torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=1.0)
-    name = settings.schedule if stable else "cosine"
-    schedule: Any = get_scheduler(name, unused, warmup, total, scheduler_specific_kwargs=more)
-    return schedule.lr_lambdas[0]

@@ -5,9 +5,9 @@ Its tensors are plain ``torch.Tensor`` objects of device ``cuda:0`` whose attrib
 values. Every operation goes through :class:`Shadow`, which does it on the CPU and
 
 - refuses tensors of both devices in one operation, as CUDA does: all but single numbers, and indices;
-- records, with the Python line (:mod:`tests.shadow_cuda.recorder`): ``wait``, where the host waits (``.item()``, copies to
-  the host, shapes that depend on values); ``copy``, a copy to the device from pageable memory, which waits too; and
-  ``product``, a product of matrices that is done on the host.
+- records, with the Python line (:mod:`tests.shadow_cuda.recorder`): ``wait``, where the host waits (``.item()``,
+  copies to the host, shapes that depend on values); ``copy``, a copy to the device from pageable memory, which waits
+  too; and ``product``, a product of matrices that is done on the host.
 
 What it does not have: kernels of CUDA alone (flash attention, Triton), their rounding, streams that run beside each
 other, its speed and its memory.
