@@ -54,7 +54,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
     later = has_meta_weights(policy.model)
-    policy.run_on(ctx.strategy.device, precision_of(ctx.config))
+    policy.run_on(ctx.device, precision_of(ctx.config))
     reference = Reference.of(policy.model) if wants_reference else None
     wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
     options = wanted if later else allowed(policy.model, wanted, packing_required=config.packing == "on")

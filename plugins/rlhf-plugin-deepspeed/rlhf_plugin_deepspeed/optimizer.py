@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ZeroOptimizer:
     """AdamW over what this rank steps."""
 
-    def __init__(self, strategy: Zero, engine: Any, inner: torch.optim.AdamW, fragments: Fragments) -> None:
+    def __init__(self, strategy: Zero, engine: Any, inner: torch.optim.Optimizer, fragments: Fragments) -> None:
         self.strategy, self.engine, self.inner, self.fragments = strategy, engine, inner, fragments
         self.zero = engine.optimizer
         parameters = dict(engine.module.named_parameters())

@@ -70,4 +70,4 @@ def free_bytes(cards: int) -> int:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.info("nvidia-smi does not say what is free: %s", error)
         free = {}
-    return min(free.get(str(card.uuid).removeprefix("GPU-"), card.total_memory) for card in cards_used)
+    return min(int(free.get(str(card.uuid).removeprefix("GPU-"), card.total_memory)) for card in cards_used)
