@@ -63,11 +63,14 @@ def free_bytes(cards: int) -> int:
     """What is free on the fullest of the first cards, as the driver's tool says; where it says nothing, all of it."""
     import torch
 
-    cards_used: list[Any] = [torch.cuda.get_device_properties(n) for n in range(cards)]
+    totals: dict[str, int] = {}
+    for card in range(cards):
+        properties: Any = torch.cuda.get_device_properties(card)
+        totals[str(properties.uuid).removeprefix("GPU-")] = properties.total_memory
     try:
         lines = subprocess.run(QUERY, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
         free = {uuid.removeprefix("GPU-"): int(mib) << 20 for uuid, mib in (line.split(", ") for line in lines)}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.info("nvidia-smi does not say what is free: %s", error)
         free = {}
-    return min(free.get(str(card.uuid).removeprefix("GPU-"), card.total_memory) for card in cards_used)
+    return min(free.get(uuid, total) for uuid, total in totals.items())
