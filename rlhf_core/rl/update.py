@@ -168,7 +168,7 @@ class UpdateStep:
             if staleness:
                 sums = {name: value for name, value in sums.items() if not name.startswith("drift/")}
             updates.append(sums)
-            if self.updates_per_step > 1 and self.session.main:
+            if self.updates_per_step > 1:
                 self._log(step, len(updates), sums)
             if self._too_far(sums, len(updates)):
                 break
@@ -178,8 +178,8 @@ class UpdateStep:
         """One row of ``updates.jsonl``; ``epoch`` is the pass over the rollout batch, from 1."""
         epoch = 1 + (made - 1) * self.config.epochs_per_rollout_batch // self.updates_per_step
         seconds = {"start": time.monotonic() - self.session.started}
-        row = {"step": step, "epoch": epoch, "update": self.learner.version, **means([sums]), "time": seconds}
-        self.session.dir.stream("updates").append(row)
+        row = {"epoch": epoch, "update": self.learner.version, **means([sums]), "time": seconds}
+        self.session.updates(step, row)
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""

@@ -101,6 +101,11 @@ class RunSession:
         for row in rows if self.main else ():
             self.dir.streams["samples"].append({"step": step, **row})
 
+    def updates(self, step: int, row: Mapping[str, Any]) -> None:
+        """Append one optimizer update to ``updates.jsonl``."""
+        if self.main:
+            self.dir.stream("updates").append({"step": step, **row})
+
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json``, how the run ended and how long it took included, and call the hooks."""
         reason = self.stop_reason()

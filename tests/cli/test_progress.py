@@ -184,5 +184,6 @@ def test_a_run_says_when_it_loads_and_a_quiet_one_says_nothing(rlhf: Any) -> Non
         "sft, pocket: checking model, data and memory",
         "loading model and data; the run is kept in run",
     ]
-    assert lines[2].startswith("step 1/1 ")
+    assert lines[2].startswith("trained: ")
+    assert lines[3].startswith("step 1/1 ")
     assert rlhf(*run, *small, "--run-dir", "quiet", "--json").err == ""

@@ -118,7 +118,9 @@ def update(strategy: Any, case: str) -> dict[str, Any]:
     learner.ran = []
     manager = pluggy.PluginManager("rlhf")
     manager.add_hookspecs(Specs)
-    session: Any = SimpleNamespace(hooks=HookBus(manager), counts=Counter[str]())
+    session: Any = SimpleNamespace(
+        hooks=HookBus(manager), counts=Counter[str](), updates=lambda step, row: None, started=0.0
+    )
     step = UpdateStep(learner, module, cut, strategy, config, session, 1, DriftCheck("off", session.counts))
     rows, rank = groups(constant), strategy.rank
     share = rows if strategy.world_size == 1 else (rows[:split] if rank == 0 else rows[split:])

@@ -19,9 +19,9 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.load import load_policy
+from rlhf_core.models import precision
 from rlhf_core.models.precision import set_precision, slow_bfloat16
 from rlhf_core.plugins.registry import Registry
-from rlhf_core.rl import inputs
 from rlhf_core.runs.launch.run import set_up_torch
 from rlhf_core.training.forward import completion_logprobs, structure
 from rlhf_core.types.errors import ConfigError
@@ -174,8 +174,8 @@ def test_a_card_is_asked_for_instructions_not_for_emulation(
 def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"steps": 1, "rollout_batch_size": 4, "group_size": 2, "train_batch_size": 4, "eval_samples": 0}
     seen: list[str] = []
-    real = inputs.set_precision
-    monkeypatch.setattr(inputs, "set_precision", lambda model, chosen: (seen.append(chosen), real(model, chosen)))
+    real = precision.set_precision
+    monkeypatch.setattr(precision, "set_precision", lambda model, chosen: (seen.append(chosen), real(model, chosen)))
     train(ONLINE, change={"trainer": small})
     monkeypatch.setattr(run_config, "cuda_has_bfloat16", lambda: True)
     train(ONLINE, change={"trainer": small})

@@ -9,9 +9,9 @@ import pytest
 
 import rlhf_core
 import rlhf_plugin_schedule
-from rlhf_core.rl.update import _threshold
 from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.rollouts import Prompt, PromptGroup
+from rlhf_plugin_schedule.uncertain import _threshold
 
 CORE, SCHEDULE = (Path(str(module.__file__)).parent for module in (rlhf_core, rlhf_plugin_schedule))
 STAGES = [

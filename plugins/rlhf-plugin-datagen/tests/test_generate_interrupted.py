@@ -70,7 +70,7 @@ def test_a_refusal_that_was_billed_is_an_answer(prompts: Path, tmp_path: Path, c
     )
     for _ in range(2):
         code, err = command(*arguments)
-        assert (code, "12 left out (empty_response 12)" in err) == (1, True), err
+        assert (code, "12 left out (empty_response 12)" in err) == (2, True), err
     assert {r["left_out"] for r in left_out(out)} == {"empty_response"}
     assert left_out(out)[0]["usage"]["cost_usd"] == pytest.approx(2 * 0.00015)
     assert len(log.read_text().splitlines()) == 2 * 12  # asked once

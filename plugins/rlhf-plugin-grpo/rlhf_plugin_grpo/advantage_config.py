@@ -96,7 +96,7 @@ class PassAtKConfig(ComponentConfig):
             )
 
 
-class BestOfGroupConfig(ComponentConfig):
+class BestOfGroupConfig(FlooredConfig):
     """``max(r) - second(r)`` for a group's best completion, 0 for the others (Tang et al. 2025; verl: grpo_passk)."""
 
     name: str = "best_of_group"

@@ -83,16 +83,15 @@ class BestOfGroup:
     """
 
     def __init__(self, config: BestOfGroupConfig) -> None:
-        self.by_std, self.epsilon = config.scale == "std", config.epsilon
+        self.by_std, self.epsilon, self.floor = config.scale == "std", config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             rewards, given = values(scores, rows), np.zeros(len(rows))
-            if len(rows) > 1:
+            if std := spread(rewards, self.floor):
                 second, first = np.sort(rewards)[-2:]
-                std = spread(rewards)
-                given[int(rewards.argmax())] = (first - second) / (std + self.epsilon if self.by_std and std else 1.0)
+                given[int(rewards.argmax())] = (first - second) / (std + self.epsilon if self.by_std else 1.0)
             advantage_of |= zip(rows, given)
         return Advantages(scatter_to_batch(len(scores), advantage_of))
 

@@ -18,12 +18,12 @@ REGISTRY = Registry(disabled=())
 NAMES = sorted(e.name for e in REGISTRY.entries("advantage") if e.distribution == "rlhf-plugin-grpo")
 
 
-def estimate(name: str, values: list[float | None], groups: int = 1, **options: Any) -> list[float | None]:
+def estimate(name: str, values: list[float | None], groups: int = 1, **options: Any) -> list[Any]:
     rollouts, ids = make_rollouts(groups, len(values) // groups)
     scores = [Score.failed(ScoreStatus.TIMEOUT, "slow") if v is None else Score(v) for v in values]
     config = REGISTRY.load("advantage", name)(name=name, **options)
     advantages = config.build(make_context()).estimate(rollouts, scores, ids).values
-    return [None if v is None else float(v) for v in advantages]
+    return [v if v is None or np.ndim(v) else float(v) for v in advantages]
 
 
 def test_each_group_is_its_own_baseline() -> None:
@@ -157,7 +157,9 @@ def test_gdpo_names_a_part_that_no_score_has() -> None:
 @pytest.mark.parametrize("level", [0.1, 1e6, -3.0])
 def test_rounding_of_equal_scores_never_becomes_signal(name: str, level: float) -> None:
     noisy = np.float32(level) + np.float32(abs(level)) * np.float32([0, 1e-7, -1e-7, 0] * 2)
-    assert estimate(name, [float(v) for v in noisy], 2) == [0.0] * 8
+    if name == "max_rl" and level < 0:
+        pytest.skip("it refuses negative scores")
+    assert not any(np.any(value) for value in estimate(name, [float(v) for v in noisy], 2))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def expected(name: str, s: dict[str, Any], tokens: TokenBatch) -> tuple[torch.Te
     loss, gradient = torch.zeros(B, T, dtype=torch.float64), torch.zeros(B, T, dtype=torch.float64)
     clipped = [(b, t) for b, t in there if not 0.8 <= math.exp(new_BT[b][t] - old_BT[b][t]) <= 1.2]
     clipped = [(b, t) for b, t in clipped if A_BT[b][t] * (new_BT[b][t] - old_BT[b][t]) > 0]
-    among = [place for place in there if 0 < covariance[place] < 9 and place not in clipped]
+    among = [place for place in by_covariance if 0 < covariance[place] < 9 and place not in clipped]
     left_count = int(s.get("share", 0) * len(there))
     for b, t in there:
         new, old, A = new_BT[b][t], old_BT[b][t], A_BT[b][t]

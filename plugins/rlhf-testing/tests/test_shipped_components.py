@@ -28,6 +28,7 @@ PRESETS = {("trainer", n) for n in ("cispo", "dapo", "dr_grpo", "grpo_paper", "g
 """Trainers that are grpo with other defaults."""
 REQUIRED = {
     "path": "somewhere",
+    "expression": "level > 2",
     "pattern": "[0-9]+",
     "task": "chain_sum",
     "check": "check.py",
