@@ -23,13 +23,6 @@ def bag(cls: type, **values: object) -> object:
 
 def settings(given: dict[str, Any]) -> object:
     """An actor's configuration with verl's defaults."""
-    policy = {
-        "clip_cov_ratio": 0.0002,
-        "clip_cov_lb": 1.0,
-        "clip_cov_ub": 5.0,
-        "kl_cov_ratio": 0.0002,
-        "ppo_kl_coef": 1.0,
-    }
     base = {
         "clip_ratio": 0.2,
         "clip_ratio_low": None,
@@ -37,7 +30,7 @@ def settings(given: dict[str, Any]) -> object:
         "clip_ratio_c": 3.0,
         "global_batch_info": {},
     }
-    policy_loss = SimpleNamespace(**{**policy, **given.pop("policy_loss", {})})
+    policy_loss = SimpleNamespace(**given.pop("policy_loss", {}))
     return bag(ActorConfig, **{**base, **given, "policy_loss": policy_loss})
 
 

@@ -38,14 +38,8 @@ LOSSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "dppo (kl)": ("dppo_kl", {"divergence": "kl", "divergence_max": 0.02}, {"clip_ratio": 0.02, "clip_ratio_c": 20.0}),
     "gmpo": ("geo_mean", {"clip_range": 0.2}, {"clip_ratio": 0.2}),
     "dro": ("dro", {"beta": 0.5}, {"policy_loss": {"dro_beta": 0.5}}),
-    "clip_cov": (
-        "clip_cov",
-        {"share": 1.0, "covariance_min": 0.1},
-        {"policy_loss": {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1}},
-    ),
-    "kl_cov": ("kl_cov", {"share": 0.2}, {"policy_loss": {"kl_cov_ratio": 0.2}}),
 }
-"""Ours -> verl's name, our settings, theirs. ``share`` 1: all of verl's random choice is chosen."""
+"""Ours -> verl's name, our settings, theirs."""
 ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "group_norm": ("grpo", {}),
     "leave_one_out": ("rloo", {}),

@@ -16,10 +16,10 @@ from rlhf_core.cli.train import train as train_command
 from rlhf_core.config import run as run_config
 from rlhf_core.config.load import validate
 from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.models import precision
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.models.load import load_policy
-from rlhf_core.models import precision
 from rlhf_core.models.precision import set_precision, slow_bfloat16
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.runs.launch.run import set_up_torch

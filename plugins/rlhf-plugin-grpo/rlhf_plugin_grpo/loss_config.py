@@ -266,35 +266,3 @@ class DroConfig(ComponentConfig):
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     beta: float = Field(1.0, gt=0)
     """Strength of the pull towards the policy that sampled."""
-
-
-class ClipCovConfig(ComponentConfig):
-    """The clipped surrogate without a few tokens whose learning lowers the entropy most (Cui et al. 2025, Clip-Cov)."""
-
-    name: str = "clip_cov"
-    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:ClipCov"
-    consumes: ClassVar[str | None] = "token_advantages"
-    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
-    clip_range: float = Field(0.2, gt=0)
-    """Lower side: ratios below ``1 - clip_range`` are clipped."""
-    clip_range_high: float | None = Field(None, gt=0)
-    """Upper side; None uses ``clip_range``."""
-    share: float = Field(2e-4, gt=0, le=1)
-    """Of the micro-batch's tokens, those left out; at least one."""
-    covariance_min: float = Field(1.0, allow_inf_nan=False)
-    """Only tokens whose covariance of advantage and logprob is above this."""
-    covariance_max: float = Field(5.0, allow_inf_nan=False)
-    """And below this."""
-
-
-class KlCovConfig(ComponentConfig):
-    """``-rho A``, with a penalty on tokens whose learning lowers the entropy most (Cui et al. 2025, KL-Cov)."""
-
-    name: str = "kl_cov"
-    component: ClassVar[str] = "rlhf_plugin_grpo.trust_losses:KlCov"
-    consumes: ClassVar[str | None] = "token_advantages"
-    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
-    share: float = Field(2e-4, gt=0, le=1)
-    """Of the micro-batch's tokens, those with the penalty; at least one."""
-    coefficient: float = Field(1.0, ge=0, allow_inf_nan=False)
-    """Of ``|log rho|``."""

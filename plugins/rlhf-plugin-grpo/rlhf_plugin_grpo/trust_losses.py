@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlhf_core.losses import LossOutput, TokenBatch
-from rlhf_plugin_grpo.advantage import RELATIVE_FLOOR
 from rlhf_plugin_grpo.functional.surrogate import clipped_surrogate
 from rlhf_plugin_grpo.loss import advantages, log_ratio, output, ratio
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss_config import (
-        ClipCovConfig,
         DppoConfig,
         DroConfig,
         GmpoConfig,
         GspoTokenConfig,
-        KlCovConfig,
     )
 
 
@@ -101,62 +98,3 @@ class Dro:
     def __call__(self, batch: TokenBatch) -> LossOutput:
         loss_BT = self.beta / 2 * log_ratio(batch).square() - advantages(batch) * batch.logprobs_BT
         return output(loss_BT, batch, *ratio(batch))
-
-
-def covariance(batch: TokenBatch) -> torch.Tensor:
-    r""":math:`(A_t - \bar A)(\log\pi_t - \overline{\log\pi})` of each token (Cui et al. 2025), detached.
-
-    ``[B, T]``; means over the micro-batch's tokens; rounding is 0; -inf where masked. The entropy falls by its mean.
-    """
-    mask_BT, count = batch.mask_BT, batch.mask_BT.sum().clamp(min=1)
-
-    def centred(values_BT: torch.Tensor) -> torch.Tensor:
-        there_BT = torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
-        less_BT, least = there_BT - there_BT.sum() / count, RELATIVE_FLOOR * there_BT.abs().max()
-        return torch.where(less_BT.abs() > least, less_BT, torch.zeros_like(less_BT))
-
-    product_BT = centred(advantages(batch)) * centred(batch.logprobs_BT.detach())
-    return torch.where(mask_BT, product_BT, -torch.inf)
-
-
-class ClipCov:
-    r"""The clipped surrogate, and no gradient of a few tokens of high :func:`covariance` (Cui et al. 2025, Clip-Cov).
-
-    ``share`` of the tokens is left out, of those with a covariance between ``least`` and ``most``. Differs: by
-    covariance, evenly spaced ones of these, where the paper draws them at random; so a run repeats bit for bit.
-    """
-
-    def __init__(self, config: ClipCovConfig) -> None:
-        self.low, self.high = config.clip_range, config.clip_range_high or config.clip_range
-        self.share, self.least, self.most = config.share, config.covariance_min, config.covariance_max
-
-    def __call__(self, batch: TokenBatch) -> LossOutput:
-        ratio_BT, clamped_BT = ratio(batch)
-        loss_BT, cut_BT = clipped_surrogate(ratio_BT, advantages(batch), self.low, self.high)
-        covariance_BT = covariance(batch)
-        among_BT = (covariance_BT > self.least) & (covariance_BT < self.most) & ~cut_BT
-        count = (self.share * batch.mask_BT.sum()).floor().clamp(min=1)
-        order_N = torch.where(among_BT, covariance_BT, -torch.inf).flatten().argsort(descending=True, stable=True)
-        place_BT = order_N.argsort().view_as(among_BT) + 1  # 1, 2, ... of those that may be left out
-        step = torch.maximum(among_BT.sum() / count, torch.ones_like(count))
-        left_BT = among_BT & ((place_BT / step).floor() > ((place_BT - 1) / step).floor())
-        return output(torch.where(left_BT, 0.0, loss_BT), batch, ratio_BT, clamped_BT, cut_BT | left_BT)
-
-
-class KlCov:
-    r""":math:`-\rho A`, plus :math:`\beta |\log\rho|` for the ``share`` of tokens of highest :func:`covariance`.
-
-    (Cui et al. 2025, KL-Cov.) Only where it is above 0: learning other tokens lowers no entropy.
-    """
-
-    def __init__(self, config: KlCovConfig) -> None:
-        self.share, self.coefficient = config.share, config.coefficient
-
-    def __call__(self, batch: TokenBatch) -> LossOutput:
-        ratio_BT, clamped_BT = ratio(batch)
-        count = (self.share * batch.mask_BT.sum()).floor().clamp(min=1)
-        covariance_BT = covariance(batch)
-        least = covariance_BT.flatten().sort(descending=True).values.gather(0, count.long().reshape(1) - 1)
-        high_BT = (covariance_BT >= least) & (covariance_BT > 0)  # of equal ones all: no layout decides between them
-        penalty_BT = torch.where(high_BT, self.coefficient * log_ratio(batch).abs(), 0.0)
-        return output(penalty_BT - ratio_BT * advantages(batch), batch, ratio_BT, clamped_BT)

@@ -19,8 +19,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dppo", {"divergence": "kl", "divergence_max": 0.01, "divergence_max_positive": 0.02, "ratio_max": 1.1}),
     ("gspo_token", {"clip_range": 0.05, "clip_range_high": 0.02}),
     ("dro", {"beta": 0.7}),
-    ("kl_cov", {"share": 0.3, "coefficient": 2.0}),
-    ("clip_cov", {"share": 0.2, "covariance_min": 0.0, "covariance_max": 9.0}),
 ]
 
 
@@ -42,14 +40,7 @@ def expected(name: str, s: dict[str, Any], tokens: TokenBatch) -> tuple[torch.Te
     """Loss and gradient of each token, from scalars."""
     new_BT, old_BT, A_BT = tokens.logprobs_BT.tolist(), tokens.old_logprobs_BT.tolist(), tokens.advantages_BT.tolist()
     there = [(b, t) for b in range(B) for t in range(LENGTHS[b])]
-    A_mean, new_mean = (sum(v[b][t] for b, t in there) / len(there) for v in (A_BT, new_BT))
-    covariance = {(b, t): (A_BT[b][t] - A_mean) * (new_BT[b][t] - new_mean) for b, t in there}
-    by_covariance = sorted(there, key=lambda place: -covariance[place])
     loss, gradient = torch.zeros(B, T, dtype=torch.float64), torch.zeros(B, T, dtype=torch.float64)
-    clipped = [(b, t) for b, t in there if not 0.8 <= math.exp(new_BT[b][t] - old_BT[b][t]) <= 1.2]
-    clipped = [(b, t) for b, t in clipped if A_BT[b][t] * (new_BT[b][t] - old_BT[b][t]) > 0]
-    among = [place for place in by_covariance if 0 < covariance[place] < 9 and place not in clipped]
-    left_count = int(s.get("share", 0) * len(there))
     for b, t in there:
         new, old, A = new_BT[b][t], old_BT[b][t], A_BT[b][t]
         rho, p, q = math.exp(new - old), math.exp(new), math.exp(old)
@@ -67,17 +58,6 @@ def expected(name: str, s: dict[str, Any], tokens: TokenBatch) -> tuple[torch.Te
         elif name == "dro":
             loss[b, t] = -(A * new - s["beta"] / 2 * (new - old) ** 2)
             gradient[b, t] = -A + s["beta"] * (new - old)
-        elif name == "kl_cov":
-            high = (b, t) in by_covariance[: int(s["share"] * len(there))]
-            loss[b, t] = -rho * A + s["coefficient"] * abs(new - old) * high
-            gradient[b, t] = -rho * A + s["coefficient"] * math.copysign(1, new - old) * high
-        elif name == "clip_cov":
-            place = among.index((b, t)) + 1 if (b, t) in among else 0
-            step = max(len(among) / left_count, 1)
-            left = place and math.floor(place / step) > math.floor((place - 1) / step)
-            free, bound = rho * A, min(max(rho, 0.8), 1.2) * A
-            loss[b, t] = 0.0 if left else -min(free, bound)
-            gradient[b, t] = 0.0 if left or (b, t) in clipped else -rho * A
     return loss, gradient
 
 
@@ -91,13 +71,6 @@ def test_value_and_gradient_are_the_formulas(name: str, settings: dict[str, Any]
     wanted, gradient = expected(name, settings, tokens)
     torch.testing.assert_close(loss.detach(), wanted, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(tokens.logprobs_BT.grad, gradient, rtol=1e-6, atol=1e-7)
-
-
-def test_clip_cov_leaves_out_as_many_as_it_says() -> None:
-    settings = {"share": 0.2, "covariance_min": -9.0, "covariance_max": 9.0, "clip_range": 5.0}
-    tokens = batch()
-    loss = torch.where(tokens.mask_BT, compute("clip_cov", settings, tokens).loss, 1.0)
-    assert (loss == 0).sum() == int(0.2 * sum(LENGTHS))
 
 
 def test_gmpo_is_the_geometric_mean_of_clipped_ratios() -> None:
