@@ -83,6 +83,13 @@ def test_each_step_has_its_values_and_a_resumed_run_the_same(tmp_path: Path) -> 
     assert rows(tmp_path / "cut") == whole
 
 
+def test_evaluations_keep_what_the_configuration_says(tmp_path: Path) -> None:
+    strict = {"setting": "reward.parts.strict.weight", "from": 1.0, "to": 1.0, "start": 0, "end": 1}
+    train(tmp_path / "run", 2, [strict], **{"trainer.eval_samples": 4, "trainer.eval_every": 1})
+    found = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "eval/reward/mean" in row]
+    assert [row["eval/reward/part/strict/weighted"] for row in found] == [0.0] * len(found) != []
+
+
 def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> None:
     from_start = {"setting": "trainer.kl.coefficient", "from": 5.0, "to": 0.0, "start": 0, "end": 3, "shape": "step"}
     train(tmp_path / "with", 3, [from_start])
