@@ -123,6 +123,14 @@ def test_schedules_that_cannot_work_are_refused(schedule: dict[str, Any], says: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("where", ["loss", "reward"])
+def test_the_coefficient_of_the_kl_is_refused_with_a_critic(where: str, tmp_path: Path) -> None:
+    one = {"setting": "trainer.kl.coefficient", "from": 0.0, "to": 0.5, "end": 3}
+    kl = {"trainer.kl.where": where, "trainer.kl.estimator": "k1"}
+    with pytest.raises(ConfigError, match="an algorithm without a critic"):
+        train(tmp_path / "run", 4, [one], **{"advantage.name": "gae", **kl})
+
+
 def test_two_schedules_of_a_setting_and_sampling_ahead_are_refused(tmp_path: Path) -> None:
     one = {"setting": TEMPERATURE, "to": 0.5, "end": 2}
     with pytest.raises(ConfigError, match="two schedules"):
