@@ -68,9 +68,11 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
     refuse_together(resume is not None, **flags)
     registry = open_registry()
     settings_given = options(flags["files"], flags["settings"], flags["judge"])
+    starter = None
     if resume is not None:
-        name, settings_given = resumed(resume, name, settings_given)
+        name, starter, settings_given = resumed(resume, name, settings_given)
     task = chosen_task(registry, name, settings_given.pop("verifier", {}))
+    task = task if starter is None else replace(task, starter=starter)
     if flags["unsafe_local_execution"]:
         task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
