@@ -178,8 +178,8 @@ class UpdateStep:
         """One row of ``updates.jsonl``; ``epoch`` is the pass over the rollout batch, from 1."""
         epoch = 1 + (made - 1) * self.config.epochs_per_rollout_batch // self.updates_per_step
         seconds = {"start": time.monotonic() - self.session.started}
-        row = {"epoch": epoch, "update": self.learner.version, **means([sums]), "time": seconds}
-        self.session.updates(step, row)
+        row = {"epoch": epoch, "update": self.learner.version, "time": seconds}
+        self.session.updates(step, row | with_sample_size(means([sums])))
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""

@@ -32,7 +32,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
 
 
 def test_every_update_has_a_row_and_a_resumed_run_the_same(tmp_path: Path) -> None:
-    several = {"train_batch_size": 8, "epochs_per_rollout_batch": 2}
+    several = {"train_batch_size": 8, "epochs_per_rollout_batch": 2, "importance": {"mode": "truncate"}}
     train(tmp_path / "whole", 2, **several)
     updates = rows(tmp_path / "whole" / "updates.jsonl")
     assert [(row["step"], row["epoch"], row["update"]) for row in updates[:5]] == [
@@ -47,6 +47,7 @@ def test_every_update_has_a_row_and_a_resumed_run_the_same(tmp_path: Path) -> No
     assert first["grad_norm"] == pytest.approx(sum(row["grad_norm"] for row in of_step) / 4)
     assert first["ratio_max"] == max(row["ratio_max"] for row in of_step) > 1.0
     assert {"loss", "entropy", "clip_fraction", "approx_kl"} <= of_step[0].keys()
+    assert all("importance/mean_square" not in row and 0 < row["importance/ess"] <= 1.001 for row in updates)
     train(tmp_path / "cut", 1, **several).resume(settings={"trainer.steps": 2})
     assert rows(tmp_path / "cut" / "updates.jsonl") == updates
 

@@ -71,6 +71,19 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero(differences: tuple[floa
     assert all(word in study.table(results) for word in verdicts)
 
 
+def test_differences_are_of_seeds_in_which_every_arm_has_the_metric() -> None:
+    def curve(value: float) -> dict[str, Any]:
+        return {"eval/reward/mean": [[0], [0.0], [value]]}
+
+    level = (0.0, 5.0, 9.0, 2.0, 4.0)
+    results = {n: {"a": curve(of + 0.1 + 0.001 * n), "b": curve(of)} for n, of in enumerate(level)}
+    results[0]["a"], results[4]["b"] = {}, {}
+    higher, _ = Ablation(Two()).verdicts(results)
+    assert (higher.verdict, higher.here.endswith("(3 of 5 seeds)")) == ("reproduced", True), higher.here
+    results = {0: {"a": {}, "b": curve(1.0)}, 1: {"a": curve(1.0), "b": {}}}
+    assert {found.verdict for found in Ablation(Two()).verdicts(results)} == {"not measured"}
+
+
 def test_slopes_and_interactions_are_sums_over_arms() -> None:
     class Four(AblationConfig):
         """Two algorithms, two lengths."""

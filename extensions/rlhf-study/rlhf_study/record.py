@@ -17,7 +17,7 @@ class Verdict(NamedTuple):
     """What a study says of one published finding."""
 
     line: str
-    """Document and line. Example: ``000:696``"""
+    """Document and line; "" where the claim names none. Example: ``000:696``"""
     says: str
     """The finding; a question where the document leaves the answer open."""
     here: str
@@ -58,7 +58,12 @@ def claims(modules: Mapping[str, str]) -> list[Verdict]:
     for top in sorted({module.split(".")[0] for module in modules.values()}):
         rows = tomllib.loads(_text(folder_of(f"{top}.claims"), "claims.toml")).get("claim", [])
         verdicts += [Verdict(**row) for row in rows]
-    return sorted(verdicts, key=lambda v: (v.line.split(":")[0], int(v.line.split(":")[1])))
+    return sorted(verdicts, key=_place)
+
+
+def _place(verdict: Verdict) -> tuple[str, int]:
+    document, _, number = verdict.line.partition(":")
+    return document, int(number) if number.isdecimal() else 0
 
 
 def folder_of(module: str) -> Path | None:

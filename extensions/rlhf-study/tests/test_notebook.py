@@ -12,6 +12,7 @@ from matplotlib import pyplot
 
 from rlhf_core.types.errors import RlhfError
 from rlhf_study import notebook
+from rlhf_study.record import claims
 from rlhf_study.runs import offering
 
 CONFIG = """
@@ -54,6 +55,12 @@ def record(folder: Path, heights: Mapping[str, tuple[float, float]]) -> None:
     verdict = {"line": "002:1", "says": "Oaks are taller", "here": "by 2", "verdict": "reproduced", "command": ""}
     (folder / "result.json").write_text(json.dumps({"seeds": seeds, "verdicts": [verdict]}))
     (folder / "result.md").write_text("a table\n")
+
+
+def test_a_claim_may_name_no_line(study: Path) -> None:
+    rows = [{"line": line, "says": line, "here": "", "verdict": ""} for line in ("002:1", "", "a book")]
+    (study / "result.json").write_text(json.dumps({"verdicts": rows}))
+    assert [found.line for found in claims({"heights": "heights_of_trees.heights.config"})] == ["", "002:1", "a book"]
 
 
 def titles() -> list[str]:

@@ -1,4 +1,4 @@
-"""Everything that was proposed, on disk at once: ``proposals.jsonl`` and ``verdicts.jsonl``, appended to."""
+"""Everything that was proposed, on disk at once: ``proposals.jsonl``, ``verdicts.jsonl`` and more, appended to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rlhf_core.data import JsonlFile, read_jsonl
 
 START = "start"
 """Id of the task's own program."""
+REFLECTIONS = "reflections"
+"""Name of the file of answers to the last question: one each time that the search ends."""
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,32 @@ class Archive:
         return rng.choices(self.best, weights)[0].id
 
 
+def _proposals(file: Path) -> list[Proposal]:
+    rows: list[dict[str, Any]] = list(read_jsonl(file))
+    for row in rows:
+        row["shown"] = tuple(row["shown"])
+    return [Proposal(**row) for row in rows]
+
+
 class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        rows: list[dict[str, Any]] = list(read_jsonl(folder / "proposals.jsonl"))
-        for row in rows:
-            row["shown"] = tuple(row["shown"])
-        self.proposals = [Proposal(**row) for row in rows]
+        self.proposals, self.reflections = (_proposals(folder / f"{name}.jsonl") for name in ("proposals", REFLECTIONS))
         self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
         self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
-        self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in ("proposals", "verdicts", "rounds")}
+        names = ("proposals", "verdicts", "rounds", REFLECTIONS)
+        self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in names}
 
     def propose(self, rows: Sequence[Proposal]) -> None:
         for row in rows:
             self.proposals.append(row)
             self._files["proposals"].append(asdict(row))
         self._files["proposals"].offset()
+
+    def reflect(self, row: Proposal) -> None:
+        """Keep an answer to the last question, which no verifier judges."""
+        self.reflections.append(row)
+        self._files[REFLECTIONS].append(asdict(row))
 
     def judge(self, rows: Sequence[Verdict]) -> None:
         for row in rows:
@@ -114,12 +126,17 @@ class Journal:
         self._files["rounds"].append(row)
 
     @property
+    def asked(self) -> list[Proposal]:
+        """All that was asked of the judge, the last questions too."""
+        return [*self.proposals, *self.reflections]
+
+    @property
     def calls(self) -> int:
-        return sum(not p.cached for p in self.proposals)
+        return sum(not p.cached for p in self.asked)
 
     @property
     def spent_usd(self) -> float:
-        return sum(p.cost_usd for p in self.proposals)
+        return sum(p.cost_usd for p in self.asked)
 
     @property
     def seconds(self) -> float:

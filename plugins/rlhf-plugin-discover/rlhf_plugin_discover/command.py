@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_discover.tasks import Task
 
 
-INTERRUPTED = "The search was interrupted, so the model was not asked for one."
+INTERRUPTED = "The search was interrupted before the model gave one."
 
 
 @click.command()
@@ -68,9 +68,11 @@ def discover(name: str | None, run_dir: Path | None, resume: Path | None, as_jso
     refuse_together(resume is not None, **flags)
     registry = open_registry()
     settings_given = options(flags["files"], flags["settings"], flags["judge"])
+    starter = None
     if resume is not None:
-        name, settings_given = resumed(resume, name, settings_given)
+        name, starter, settings_given = resumed(resume, name, settings_given)
     task = chosen_task(registry, name, settings_given.pop("verifier", {}))
+    task = task if starter is None else replace(task, starter=starter)
     if flags["unsafe_local_execution"]:
         task = replace(task, verifier=task.verifier.allow_unsafe())
     ctx = context_of(registry)
@@ -190,13 +192,14 @@ def run_rounds(
     journal = Journal(folder)
     search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
+    ended = "it was interrupted"
     try:
         ended = search.run()
         words = reflection(search)
         return ended, write_results(folder, task, config, journal, search.archive, ended, words)
     except BaseException:
         if search.archive.best:
-            write_results(folder, task, config, journal, search.archive, "it was interrupted", INTERRUPTED)
+            write_results(folder, task, config, journal, search.archive, ended, INTERRUPTED)
         click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:

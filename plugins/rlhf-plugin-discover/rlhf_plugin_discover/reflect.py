@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_core.rewards import JudgeReply, JudgeRequest
-from rlhf_plugin_discover.loop import Discovery
+from rlhf_plugin_discover.archive import Proposal
+from rlhf_plugin_discover.loop import Discovery, with_reply
 from rlhf_plugin_discover.report import NO_MODEL, quoted, rises
 
 SYSTEM = "You look back at a search for better constructions. Answer in plain prose, honestly, in at most 200 words."
@@ -19,7 +20,11 @@ def reflection(search: Discovery) -> str:
         return NO_MODEL.replace("No model drove this search", "The model gave no answer in this search")
     if search.affordable() < 1:
         return "The budget was used up before the model could be asked for one."
-    reply: JudgeReply = search.judge.ask([question(search)])[0]
+    request = question(search)
+    reply: JudgeReply = search.judge.ask([request])[0]
+    best, number = search.archive.best[0].id, len(search.journal.rounds)
+    unanswered = Proposal("reflection", number, 0, best, (), list(request.messages), None)
+    search.journal.reflect(with_reply(unanswered, reply))
     if reply.text is None or not reply.text.strip():
         return f"The model was asked for one and gave none ({reply.status.value}: {reply.detail or 'an empty answer'})."
     return (

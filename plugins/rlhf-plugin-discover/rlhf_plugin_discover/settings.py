@@ -33,8 +33,8 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **components}
 
 
-def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Task and configuration of an earlier discovery, with the settings of this call on top."""
+def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
+    """Task, the program it began with, and configuration of an earlier discovery, with this call's settings on top."""
     try:
         plan = json.loads((folder / PLAN).read_text())
     except (OSError, ValueError) as error:
@@ -43,7 +43,8 @@ def resumed(folder: Path, name: str | None, settings: Mapping[str, Any]) -> tupl
         ) from error
     if name not in (None, plan["task"]):
         raise ConfigError(f"'{folder}' looks for '{plan['task']}', not '{name}'", fix="leave the task out")
-    return plan["task"], merge_settings({**plan["config"], "verifier": plan["verifier"]}, settings)
+    merged = merge_settings({**plan["config"], "verifier": plan["verifier"]}, settings)
+    return plan["task"], plan.get("starter"), merged
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:

@@ -13,7 +13,7 @@ if sys.platform != "linux":
 
 JUDGES = '''
 import json, os, re, signal
-from rlhf_core.config import ComponentConfig
+from rlhf_core.config import ComponentConfig, RlhfError
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 
 class ClimberConfig(ComponentConfig):
@@ -21,6 +21,7 @@ class ClimberConfig(ComponentConfig):
     name: str = "climber"
     silent: bool = False
     kill_at: str = ""
+    fail_at: str = ""
     cost: float = 0.001
     log: str = ""
     after: str = ""
@@ -40,6 +41,8 @@ class Climber:
             name = request.id.split("/", 1)[1]
             if self.config.kill_at == name:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.config.fail_at == name:
+                raise RlhfError("the judge is gone")
             if self.config.silent:
                 replies.append(JudgeReply.failed(ScoreStatus.ERROR, "no such model"))
             else:

@@ -61,7 +61,8 @@ def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> 
     )
     assert (code, "programs run in: " in err) == (0, True)
     result = summary(folder)
-    assert (result["start"], result["rounds"], result["proposals"], result["calls"]) == (22.0, 4, 12, 12)
+    assert (result["start"], result["rounds"], result["proposals"], result["calls"]) == (22.0, 4, 12, 13)
+    assert result["cost_usd"] == pytest.approx(0.013), "the last question is paid for, too"
     assert result["best"] > 25
     assert result["best"] == len(points(folder)) == json.loads((folder / "best.json").read_text())["score"]
     assert check_kissing(points(folder), 11).valid
@@ -91,7 +92,7 @@ def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> 
     [
         ("budget.calls=5", "5 calls are made", 5),
         ("budget.usd=0.0045", "0.0040 USD are spent", 4),
-        ("budget.target=24", "the score of 24 is reached", 3),
+        ("budget.target=24", "the score of 24 is reached", 4),
     ],
 )
 def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: str, ended: str, calls: int) -> None:
@@ -116,6 +117,18 @@ def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: s
     assert (summary(folder)["ended"], summary(folder)["calls"]) == (ended, calls)
     words = (folder / "report.md").read_text().partition("## Reflection")[2]
     assert ("used up before the model could be asked" in words) == (setting != "budget.target=24")
+
+
+@pytest.mark.usefixtures("judges")
+def test_the_last_question_counts_and_its_failure_leaves_a_finished_search(command: Command, tmp_path: Path) -> None:
+    folder, words = tmp_path / "run", (*QUICK, "--set", "samples=1", "--set", "budget.rounds=1")
+    asked = ("--set", "budget.usd=0.0035", "--set", "judge.fail_at=reflection")
+    code, _ = command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *words, *asked)
+    assert (code, summary(folder)["ended"], summary(folder)["calls"]) == (1, "1 rounds are done", 1)
+    for calls in (2, 3, 3):
+        assert command("discover", "--resume", folder, "--set", "judge.fail_at=''")[0] == 0
+        found = summary(folder)
+        assert (found["calls"], found["cost_usd"]) == (calls, pytest.approx(calls * 0.001))
 
 
 @pytest.mark.usefixtures("judges")

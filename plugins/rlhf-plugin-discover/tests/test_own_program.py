@@ -47,6 +47,9 @@ def test_it_is_begun_with(command: Command, tmp_path: Path) -> None:
     assert command(*words, "--set", "samples=1", "--run-dir", run)[0] == 0
     assert json.loads((run / "summary.json").read_text())["start"] == 18.0
     assert json.loads((run / "discover.json").read_text())["starter"] == file.read_text()
+    assert command("discover", "--resume", run)[0] == 0
+    for name in ("discover.json", "conversation_log.json"):
+        assert json.loads((run / name).read_text())["starter"] == file.read_text(), "a resumed search keeps it"
 
 
 REFUSED: list[tuple[tuple[str, ...], str, str]] = [

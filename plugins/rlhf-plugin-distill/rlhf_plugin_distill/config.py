@@ -25,8 +25,9 @@ WITHOUT_EFFECT = (
     "dynamic_sampling",
     "adaptive_sampling",
     "micro_batch_tokens",
+    "schedules",
 )
-"""Settings of policy gradients."""
+"""Settings of policy gradients, and schedules, which no step of it reads."""
 
 
 class DistillConfig(OnlineTrainerConfig):

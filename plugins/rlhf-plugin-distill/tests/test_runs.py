@@ -240,6 +240,13 @@ def test_a_folder_that_cannot_teach_is_refused(
         (("trainer.teacher.path=pocket", "trainer.teacher.context=Say {answer}"), "has no {prompt}"),
         (("trainer.teacher.path=pocket", 'trainer.teacher.context="{prompt} {clue}"'), "asks for {clue}"),
         (("trainer.teacher=pocket", "trainer.kl.coefficient=0.1"), "trainer.kl has no effect"),
+        (
+            (
+                "trainer.teacher=pocket",
+                "trainer.schedules=[{setting: trainer.sampling.temperature, to: 0.5, end: 2}]",
+            ),
+            "trainer.schedules has no effect",
+        ),
         (("trainer.teacher=pocket", "loss.name=cross_entropy"), "consumes labels"),
     ],
 )

@@ -13,7 +13,8 @@ from rlhf_core.runs.launch.rows import remote_sources
 def with_steps(registry: Registry, config: RunConfig, *, dry_run: bool = False) -> RunConfig:
     """The run with as many steps as ``trainer.epochs`` passes take, the last one rounded up to a whole step.
 
-    All sources' rows to train on make one pass; rows that are dropped later (too long, a curriculum) count too.
+    All sources' rows to train on make one pass; rows that are dropped later (too long, a curriculum) count too, and
+    those that ``dynamic_sampling`` draws in addition do not. A batch makes ``rollouts.max_reads`` steps.
 
     Raises:
         UserError: ``trainer.steps`` is given too, or nobody may read the rows now.
@@ -34,5 +35,6 @@ def with_steps(registry: Registry, config: RunConfig, *, dry_run: bool = False) 
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, dry_run=dry_run)
     rows = sum(size["train"] for size in Datasets(config.dataset, ctx).sizes().values())
     each = trainer.prompts_per_step * getattr(trainer, "rollout_batches", 1)
-    steps = max(1, math.ceil(round(trainer.epochs * rows / each, 9)))
+    reads = trainer.rollouts.max_reads if hasattr(trainer, "rollouts") else 1
+    steps = max(1, math.ceil(round(trainer.epochs * rows / each, 9))) * reads
     return config.model_copy(update={"trainer": trainer.model_copy(update={"steps": steps, "epochs": None})})

@@ -30,6 +30,7 @@ class ScheduledSource(InlineSource):
         values = {one.setting: one.value(step, self._configured(one.setting)) for one in self.schedules}
         self._set(values)
         batch = super().next_batch(step, version, timer, number)
+        self._set_reward(self.run)  # evaluations score with the same reward
         return batch._replace(metrics={**batch.metrics, **{f"schedule/{key}": value for key, value in values.items()}})
 
     def _configured(self, setting: str) -> float:
@@ -48,8 +49,11 @@ class ScheduledSource(InlineSource):
         self.collector.settings = replace(self.collector.settings, sampling=config.sampling.params())
         if any(setting.startswith("trainer.") for setting in values) and parts.trained.critic is None:
             parts.learner.loss.terms = (policy_terms(config),)
-        if any(setting.startswith("reward.") for setting in values):
-            reward: Any = parts.rewards.default.reward
+        self._set_reward(run)
+
+    def _set_reward(self, run: Any) -> None:
+        reward: Any = self.parts.rewards.default.reward
+        if any(one.setting.startswith("reward.") for one in self.schedules):
             reward.config = run.reward
 
 

@@ -119,7 +119,8 @@ def _check_effect(one: Schedule, trainer: OnlineTrainerConfig, run: RunConfig, w
         needs = f"a trainer without a KL controller of its own, which '{trainer.name}' has"
     if one.setting == "trainer.kl.coefficient" and not (trainer.kl.track or trainer.kl.coefficient):
         needs = "trainer.kl.track=true, so that there is a reference policy"
-    if one.setting == "trainer.entropy_coefficient" and hasattr(run.advantage, "critic"):
+    fixed = ("trainer.kl.coefficient", "trainer.entropy_coefficient")
+    if one.setting in fixed and hasattr(run.advantage, "critic"):
         needs = "an algorithm without a critic"
     if one.setting == "trainer.overlong.weight" and not trainer.overlong.cache:
         needs = "trainer.overlong.cache above 0"

@@ -52,6 +52,13 @@ def test_an_iteration_of_several_rollout_batches_is_a_step(plan: Callable[..., A
     assert planned["config"]["trainer"]["steps"] == -(-2 * rows // 12)
 
 
+def test_a_batch_that_is_read_twice_makes_two_steps(plan: Callable[..., Any]) -> None:
+    reads = ("trainer.rollouts.max_reads=2", "trainer.rollouts.max_staleness=1")
+    planned = plan("grpo", *SIZES, *reads, "trainer.epochs=2")
+    rows = sum(size["train"] for size in planned["rows"].values())
+    assert planned["config"]["trainer"]["steps"] == 2 * -(-2 * rows // 4)
+
+
 def test_steps_and_epochs_are_refused(plan: Callable[..., Any]) -> None:
     said = plan("grpo", "trainer.epochs=1", "trainer.steps=4")
     assert "trainer.epochs 1 and trainer.steps 4 cannot both be given" in said

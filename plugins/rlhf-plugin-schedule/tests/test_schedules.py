@@ -83,6 +83,13 @@ def test_each_step_has_its_values_and_a_resumed_run_the_same(tmp_path: Path) -> 
     assert rows(tmp_path / "cut") == whole
 
 
+def test_evaluations_keep_what_the_configuration_says(tmp_path: Path) -> None:
+    strict = {"setting": "reward.parts.strict.weight", "from": 1.0, "to": 1.0, "start": 0, "end": 1}
+    train(tmp_path / "run", 2, [strict], **{"trainer.eval_samples": 4, "trainer.eval_every": 1})
+    found = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "eval/reward/mean" in row]
+    assert [row["eval/reward/part/strict/weighted"] for row in found] == [0.0] * len(found) != []
+
+
 def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> None:
     from_start = {"setting": "trainer.kl.coefficient", "from": 5.0, "to": 0.0, "start": 0, "end": 3, "shape": "step"}
     train(tmp_path / "with", 3, [from_start])
@@ -114,6 +121,14 @@ def test_schedules_that_cannot_work_are_refused(schedule: dict[str, Any], says: 
         train(tmp_path / "run", 4, [schedule])
     assert says in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["loss", "reward"])
+def test_the_coefficient_of_the_kl_is_refused_with_a_critic(where: str, tmp_path: Path) -> None:
+    one = {"setting": "trainer.kl.coefficient", "from": 0.0, "to": 0.5, "end": 3}
+    kl = {"trainer.kl.where": where, "trainer.kl.estimator": "k1"}
+    with pytest.raises(ConfigError, match="an algorithm without a critic"):
+        train(tmp_path / "run", 4, [one], **{"advantage.name": "gae", **kl})
 
 
 def test_two_schedules_of_a_setting_and_sampling_ahead_are_refused(tmp_path: Path) -> None:

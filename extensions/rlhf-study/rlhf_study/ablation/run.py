@@ -118,12 +118,12 @@ class Ablation(Study[ConfigOf]):
 
     def _verdict(self, claim: Claim, results: Results) -> Verdict:
         metric = claim.metric or self.config.metric
-        values = {arm: self._values(arm, metric, results) for arm in claim.terms}
-        if not all(values.values()):
+        paired = [of for of in results.values() if all(metric in of[arm] for arm in claim.terms)]
+        if not paired:
             return Verdict(claim.line, claim.says, f"{metric}: not measured", "not measured")
-        rows = zip(*values.values(), strict=True)
-        difference = interval([sum(f * v for f, v in zip(claim.terms.values(), row)) for row in rows])
+        difference = interval([sum(f * of[arm][metric][2][-1] for arm, f in claim.terms.items()) for of in paired])
         text = f"{metric}: {claim.text} {difference.text}"
+        text += f" ({len(paired)} of {len(results)} seeds)" if len(paired) < len(results) else ""
         return Verdict(claim.line, claim.says, text, judged(claim.sign, difference))
 
 

@@ -1,8 +1,8 @@
 """The ``ground_truth`` of a published RLVR row as what verifiers read: a reference answer, or instructions.
 
-Forms: ``72`` or LaTeX (GSM8K, MATH); ``{"func_name": ..., "N": 3, ...}`` (RLVR-GSM-MATH-IF-Mixed-Constraints,
-RLVR-IFeval); ``[{'instruction_id': [...], 'kwargs': [None, {...}]}]`` (IF_multi_constraints_upto5), each as JSON or
-as a Python literal, also as the only text of a list.
+Forms: ``72``, ``[0, 4]`` or LaTeX (GSM8K, MATH); ``{"func_name": ..., "N": 3, ...}``
+(RLVR-GSM-MATH-IF-Mixed-Constraints, RLVR-IFeval); ``[{'instruction_id': [...], 'kwargs': [None, {...}]}]``
+(IF_multi_constraints_upto5), each as JSON or as a Python literal, also as the only text of a list.
 """
 
 from __future__ import annotations
@@ -40,15 +40,19 @@ def reference_of(ground_truth: Any) -> Row:
         >>> reference_of("{'func_name': 'verify_bullet_points', 'N': 3, 'word': None}")
         {'instruction_id_list': ['rlvr:verify_bullet_points'], 'kwargs': [{'N': 3}]}
     """
-    value = literal(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    text = ground_truth if isinstance(ground_truth, str) else ""
+    value = literal(text) if text else ground_truth
     while isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
-        value = literal(value[0])
+        text = value[0]
+        value = literal(text)
         if isinstance(value, str):
             break
     if isinstance(value, bool | int | float | str):
         return {"answer": str(value)}
     rows: Sequence[Any] = [value] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
     rows = [literal(row) if isinstance(row, str) else row for row in rows]
+    if text and value and not _has_object(rows):  # an interval, a point or a set, such as [0, 4] or {1, 2}
+        return {"answer": text}
     ids, arguments = list[str](), list[Row]()
     for row in rows:
         row_ids, row_arguments = _instructions(row)
@@ -57,6 +61,10 @@ def reference_of(ground_truth: Any) -> Row:
     if not ids:
         raise ValueError(f"'ground_truth' is {str(ground_truth)[:80]!r}, which names no instruction and is no answer")
     return {"instruction_id_list": ids, "kwargs": arguments}
+
+
+def _has_object(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(_has_object, value)))
 
 
 def _instructions(row: Any) -> tuple[list[str], list[Row]]:
