@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
 
@@ -76,10 +77,26 @@ class Source:
 def test_places_and_questions_are_those_of_the_file() -> None:
     kept = FilteredRows(Source(), Where("source == 'MATH'"), say=False)
     assert [row["prompt"] for row in kept.rows("train")] == ["a", "c"]
-    assert (kept.where("train", 1), kept.question("train", 1), kept.left_out("train")) == ("line 3", "c", 2)
+    assert (kept.where("train", 1), kept.place("train", 1), kept.left_out("train")) == ("line 3", 2, 2)
+    assert kept.question("train", kept.place("train", 1)) == "c"
+    twice = FilteredRows(kept, Where("level == None"), say=False)
+    assert [twice.place("train", n) for n, _ in enumerate(twice.rows("train"))] == [2]
     assert [row["prompt"] for row in kept.pairs("train")] == ["c"]
     assert not kept.rows("heldout")
     assert not hasattr(kept, "demonstrations")
+
+
+def test_a_row_keeps_its_id(tmp_path: Path) -> None:
+    section: dict[str, Any] = {"name": "jsonl", "path": str(write(tmp_path)), "heldout_by": "place", "heldout_fraction": 0.3}
+
+    def ids(split: str, **more: Any) -> dict[str, str]:
+        ctx = context_of(open_registry(), dataset={**section, **more})
+        return {str(prompt.messages): prompt.id for prompt in ctx.datasets.prompts(split)}
+
+    for split in ("train", "heldout"):
+        every, kept = ids(split), ids(split, where="level > 0")
+        assert kept
+        assert kept.items() < every.items()
 
 
 def write(folder: Path) -> Path:

@@ -117,7 +117,7 @@ def _holds(op: ast.cmpop, a: Any, b: Any) -> bool:
 
 
 class FilteredRows:
-    """A data set's rows for which an expression holds; everything else is as the data set has it."""
+    """A data set's rows for which an expression holds; everything else, ``question`` too, is as the data set has it."""
 
     def __init__(self, of: Any, where: Where, *, say: bool = True) -> None:
         self._of, self._where, self._say = of, where, say
@@ -133,6 +133,11 @@ class FilteredRows:
         place = self._places[split][number]
         return str(named(split, place)) if callable(named) else f"{split} row {place + 1}"
 
+    def place(self, split: str, number: int) -> int:
+        """Number of a kept row among all rows, so that its id is the same under any expression."""
+        inner: Callable[[str, int], int] = getattr(self._of, "place", lambda _, n: n)
+        return inner(split, self._places[split][number])
+
     def left_out(self, split: str) -> int:
         """How many rows of a split that was read are left out."""
         return self._sizes.get(split, 0) - len(self._places.get(split, ()))
@@ -141,8 +146,6 @@ class FilteredRows:
         found = getattr(self._of, name)
         if name in ("pairs", "demonstrations"):
             return lambda split: self._kept(name, split)
-        if name == "question":
-            return lambda split, number: found(split, self._places[split][number])
         return found
 
     def _kept(self, kind: str, split: str) -> Sequence[Row]:
