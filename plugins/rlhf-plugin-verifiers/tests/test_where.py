@@ -11,6 +11,8 @@ import pytest
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ConfigError
+from rlhf_core.config.load import validate
+from rlhf_core.runs.launch.rows import remote_sources
 from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
 
 ROWS: list[dict[str, Any]] = [
@@ -87,7 +89,12 @@ def test_places_and_questions_are_those_of_the_file() -> None:
 
 
 def test_a_row_keeps_its_id(tmp_path: Path) -> None:
-    section: dict[str, Any] = {"name": "jsonl", "path": str(write(tmp_path)), "heldout_by": "place", "heldout_fraction": 0.3}
+    section: dict[str, Any] = {
+        "name": "jsonl",
+        "path": str(write(tmp_path)),
+        "heldout_by": "place",
+        "heldout_fraction": 0.3,
+    }
 
     def ids(split: str, **more: Any) -> dict[str, str]:
         ctx = context_of(open_registry(), dataset={**section, **more})
@@ -97,6 +104,13 @@ def test_a_row_keeps_its_id(tmp_path: Path) -> None:
         every, kept = ids(split), ids(split, where="level > 0")
         assert kept
         assert kept.items() < every.items()
+
+
+def test_a_dry_run_downloads_no_rows_of_a_filtered_hub_data_set() -> None:
+    dataset = {"name": "hub", "path": "no/such", "where": "level > 3"}
+    settings = {"trainer": {"name": "grpo"}, "reward": {"name": "exact"}, "dataset": dataset}
+    config = validate(open_registry(), settings)
+    assert [source.path for source in remote_sources(config)] == ["no/such"]
 
 
 def write(folder: Path) -> Path:
