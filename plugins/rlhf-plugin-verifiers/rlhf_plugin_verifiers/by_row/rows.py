@@ -40,15 +40,17 @@ def reference_of(ground_truth: Any) -> Row:
         >>> reference_of("{'func_name': 'verify_bullet_points', 'N': 3, 'word': None}")
         {'instruction_id_list': ['rlvr:verify_bullet_points'], 'kwargs': [{'N': 3}]}
     """
-    value = literal(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    text, value = ground_truth, literal(ground_truth) if isinstance(ground_truth, str) else ground_truth
     while isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
-        value = literal(value[0])
+        text, value = value[0], literal(value[0])
         if isinstance(value, str):
             break
     if isinstance(value, bool | int | float | str):
         return {"answer": str(value)}
     rows: Sequence[Any] = [value] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
     rows = [literal(row) if isinstance(row, str) else row for row in rows]
+    if isinstance(text, str) and value and not any(isinstance(row, Mapping) for row in rows):
+        return {"answer": text}  # an interval, a set, a matrix: "[0,4]", "{1,2}"
     ids, arguments = list[str](), list[Row]()
     for row in rows:
         row_ids, row_arguments = _instructions(row)
