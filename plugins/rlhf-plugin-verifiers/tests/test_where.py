@@ -45,6 +45,26 @@ def test_rows_for_which_it_holds(text: str, kept: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("level != 3", "bcd"),
+        ("level > 2", "abc"),
+        ("4 in [level, 5]", "b"),
+        ("level in [3, 10]", "ac"),
+        ("level in [3, None]", "a"),
+        ("level == '3'", "a"),
+        ("level in ['3', 4]", "a"),
+        ("level < 'a'", "abc"),
+        ("3 < level < 10", "b"),
+    ],
+)
+def test_text_that_is_a_number_compares_with_numbers(text: str, kept: str) -> None:
+    rows = [{"prompt": p, "level": v} for p, v in zip("abcd", ("3", "4.0", " 10", "hard"))]  # as CSV has them
+    where = Where(text)
+    assert "".join(row["prompt"] for row in rows if where(row)) == kept
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "level ==",

@@ -111,9 +111,22 @@ def column_of(row: Row, name: str) -> Any:
 def _holds(op: ast.cmpop, a: Any, b: Any) -> bool:
     """A comparison; one of values that have no order, such as a missing one and a number, does not hold."""
     try:
-        return COMPARE[type(op)](a, b)
+        return COMPARE[type(op)](_beside(b, a), _beside(a, b))
     except (TypeError, KeyError):
         return False
+
+
+def _beside(other: Any, value: Any) -> Any:
+    """A value as it is compared with another: text that says a number as that beside numbers, as CSV has no others."""
+    if isinstance(value, list):
+        return [_beside(other, part) for part in value]
+    others = {type(part) for part in (other if isinstance(other, list) else [other])}
+    if not isinstance(value, str) or str in others or not others & {int, float}:
+        return value
+    try:
+        return int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
+    except ValueError:
+        return value
 
 
 class FilteredRows:
