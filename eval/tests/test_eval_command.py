@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.main import main
+from rlhf_core.config.plan import Plan
+from rlhf_core.data import write_json
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
@@ -315,6 +318,18 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
     assert json.loads((run / "evals/prompts/watch.json").read_text()) == again
     other_limit = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
     assert (other_limit.code, "rows.count: 8 then, 7 now" in other_limit.err) == (2, True), other_limit.err
+
+
+def test_the_base_is_asked_in_the_form_of_the_run(tmp_path: Path) -> None:
+    """The checkpoints have the form in the template that is saved with them."""
+    form = {"chat_template": None, "chat_template_kwargs": {"enable_thinking": False}, "assistant_prefix": "<think>"}
+    model = {"path": "pocket", "dtype": "float32", "lora": None, **form}
+    write_json(tmp_path / "plan.json", asdict(Plan({"model": model}, (), {}, 0, 1)))
+    ctx = context_of(open_registry())
+    watcher = Watcher(str(tmp_path), [suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric")], ctx)
+    base = ModelConfig(**watcher.start, **watcher.model).model_dump()
+    assert {key: base[key] for key in form} == form
+    assert not set(watcher.model) & set(form)
 
 
 @pytest.mark.slow
