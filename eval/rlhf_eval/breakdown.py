@@ -28,6 +28,7 @@ def check_columns(by: Sequence[str], prompts: Sequence[Prompt], samples: int) ->
                 raise ConfigError(f"--by {BAND} needs several samples of each prompt", fix=fix)
             if file:
                 check_file(file, "file of pass rates", f"--by {BAND}=FILE")
+                _rates(file, [prompt.id for prompt in prompts])
         elif all(_inside(prompt.meta, column) is None for prompt in prompts):
             raise ConfigError(
                 f"--by {column}: no row has that column",
@@ -55,14 +56,21 @@ def _labels(rows: Sequence[Row], column: str, least: float) -> Callable[[Row], S
     name, _, file = column.partition("=")
     if name != BAND:
         return lambda row: _as_labels(_inside(row.get("meta") or {}, column))
-    rates = {str(r["id"]): float(r["pass_rate"]) for r in (read_jsonl(Path(file)) if file else pass_rates(rows, least))}
-    if not {row["id"] for row in rows} & set(rates):
+    own = {} if file else {r["id"]: r["pass_rate"] for r in pass_rates(rows, least)}
+    rates = _rates(file, [row["id"] for row in rows]) if file else own
+    return lambda row: [band(rates[row["id"]]) if row["id"] in rates else NONE]
+
+
+def _rates(file: str, ids: Sequence[str]) -> Mapping[str, float]:
+    """Pass rate by id of a file that has one for some of ``ids``."""
+    rates = {str(r["id"]): float(r["pass_rate"]) for r in read_jsonl(Path(file))}
+    if not {*ids} & {*rates}:
         raise DatasetError(
             f"'{file}' has no pass rate of any of the rows",
-            why=f"ids there: {', '.join(list(rates)[:3])}; here: {rows[0]['id']}",
+            why=f"ids there: {', '.join(list(rates)[:3])}; here: {', '.join(ids[:3])}",
             fix="take an evaluation of the same rows",
         )
-    return lambda row: [band(rates[row["id"]]) if row["id"] in rates else NONE]
+    return rates
 
 
 def band(rate: float) -> str:

@@ -198,7 +198,8 @@ def run(
         if len(suites) > 1:
             raise ConfigError("a task of lm_eval stands alone in a command", fix="one command for each of them")
         task = tasks[0]
-        _run_lm_eval(task, model_config, ctx, out, {**shares[0], "best_by": best_by, "budget": budget}, as_json)
+        more = {"best_by": best_by, "budget": budget, "by": by, "engine_set": engine_settings}
+        _run_lm_eval(task, model_config, ctx, out, {**shares[0], **more}, as_json)
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     jobs = [

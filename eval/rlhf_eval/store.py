@@ -14,6 +14,16 @@ from typing import Any
 from rlhf_core.config import ConfigError
 from rlhf_core.data import DatasetError, JsonlFile, json_values, read_jsonl, write_json, write_text
 
+LATER: Mapping[str, Any] = {
+    "where": None,
+    "pass_from": 1.0,
+    "reference": "published",
+    "chat_template_kwargs": {},
+    "assistant_prefix": "",
+    "quantize": None,
+}
+"""Settings that were added later, and what evaluations before did: it goes without saying, so that those go on."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -35,7 +45,7 @@ class ResultFolder:
     """Where one evaluation is written, chunk by chunk."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path, self.settings = path, json.loads(json.dumps(json_values(settings)))
+        self.path, self.settings = path, _shown(json.loads(json.dumps(json_values(settings))))
         self.rows_path, self.times_path = path / "rows.jsonl", path / "times.jsonl"
         self._files: list[JsonlFile] = []
         self._valid_bytes = 0
@@ -51,7 +61,7 @@ class ResultFolder:
                     f"--out {self.path} holds something that is not an evaluation", fix="name another folder"
                 )
             return
-        then = json.loads(settings_file.read_text())
+        then = _shown(json.loads(settings_file.read_text()))
         changed = differences(then, self.settings)
         if changed:
             rows = "; ".join(f"{key}: {a!r:.60} then, {b!r:.60} now" for key, a, b in changed[:5])
@@ -109,8 +119,15 @@ def model_label(path: Path) -> str:
 def named_folder(root: Path, words: Sequence[str], model: str, settings: Mapping[str, Any]) -> Path:
     """``ROOT/WORDS-MODEL-HASH``: the same settings find their folder again."""
     name = "-".join(word for word in (*words, model_label(Path(model))) if word)
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(_shown(settings), sort_keys=True).encode()).hexdigest()[:8]
     return root / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}-{digest}"
+
+
+def _shown(settings: Any) -> Any:
+    """Settings without those of :data:`LATER` at that value, at any depth."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {k: _shown(v) for k, v in settings.items() if k not in LATER or v != LATER[k]}
 
 
 def _offset(path: Path, lines: int) -> int:

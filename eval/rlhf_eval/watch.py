@@ -149,7 +149,8 @@ class Watcher:
         model = self.run.plan.config["model"]
         inherited = ("max_context", "trust_remote_code", "dtype", "attention")
         self.model = {k: model[k] for k in inherited if k in model}
-        self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
+        of_base = ("path", "revision", "chat_template", "chat_template_kwargs", "assistant_prefix")
+        self.start = {k: model[k] for k in of_base if k in model}  # checkpoints have theirs in the saved template
         root = self.run.path / "evals" if out is None else out
         alone = out is not None and len(suites) == 1
         job = Job(suites[0], ModelConfig(), ctx.seed, (), "", engine, tuple(engine_settings), tuple(by))

@@ -71,6 +71,9 @@ def test_a_suite_is_filtered_and_split_by_a_column(rlhf: Callable[..., Any], wri
     assert (other.code, "no row has that column" in other.err, Path("f").exists()) == (2, True, False)
     bands = rlhf("eval", "math", "--data", file, "--by", "pass-band", "--out", "f")
     assert (bands.code, "needs several samples" in bands.err) == (2, True)
+    rates = write("rates.jsonl", [{"id": "gsm8k/0", "pass_rate": 0.5}])
+    others = rlhf("eval", "math", "--data", file, "--by", f"pass-band={rates}", "--out", "f")
+    assert (others.code, "no pass rate of any" in others.err, Path("f").exists()) == (2, True, False), others.err
 
 
 def suite(name: str, **options: Any) -> SuiteConfig:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.cli.main import main
+from rlhf_core.config import ConfigError
+from rlhf_core.config.plan import Plan
+from rlhf_core.data import write_json
 from rlhf_core.data.settings import CurriculumSettings
 from rlhf_core.models import ModelConfig
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.judging import BatchedJudge
+from rlhf_eval.store import ResultFolder, named_folder
 from rlhf_eval.watch import Watcher, linked_copy
 from rlhf_plugin_schedule.curriculum import read_values
 
@@ -315,6 +320,38 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
     assert json.loads((run / "evals/prompts/watch.json").read_text()) == again
     other_limit = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
     assert (other_limit.code, "rows.count: 8 then, 7 now" in other_limit.err) == (2, True), other_limit.err
+
+
+def test_a_folder_from_before_a_setting_was_added_goes_on(tmp_path: Path) -> None:
+    ctx = context_of(open_registry())
+
+    def settings(**more: Any) -> dict[str, Any]:
+        suite = suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", settings=(), **more)
+        return Job(suite, ModelConfig()).settings(ctx)
+
+    now = settings(limit=4)
+    then = json.loads(json.dumps(now))
+    for part, key in (("suite", "where"), ("suite", "pass_from"), ("model", "chat_template_kwargs"),
+                      ("model", "assistant_prefix"), ("model", "quantize")):  # fmt: skip
+        del then[part][key]
+    write_json(tmp_path / "settings.json", then)
+    ResultFolder(tmp_path, now).check()
+    assert named_folder(tmp_path, [], "m", now) == named_folder(tmp_path, [], "m", then)
+    assert ResultFolder(tmp_path, now).settings == then
+    with pytest.raises(ConfigError, match="pass_from"):
+        ResultFolder(tmp_path, settings(limit=4, pass_from=0.5)).check()
+
+
+def test_the_base_is_asked_in_the_form_of_the_run(tmp_path: Path) -> None:
+    """The checkpoints have the form in the template that is saved with them."""
+    form = {"chat_template": None, "chat_template_kwargs": {"enable_thinking": False}, "assistant_prefix": "<think>"}
+    model = {"path": "pocket", "dtype": "float32", "lora": None, **form}
+    write_json(tmp_path / "plan.json", asdict(Plan({"model": model}, (), {}, 0, 1)))
+    ctx = context_of(open_registry())
+    watcher = Watcher(str(tmp_path), [suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric")], ctx)
+    base = ModelConfig(**watcher.start, **watcher.model).model_dump()
+    assert {key: base[key] for key in form} == form
+    assert not set(watcher.model) & set(form)
 
 
 @pytest.mark.slow

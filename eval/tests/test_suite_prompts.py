@@ -117,6 +117,8 @@ def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
         (("prompts", "--verifier", "numeric"), "--data"),
         (("compare", "none", "none"), "holds no evaluation"),
         (("watch", "none", "gsm8k"), "none"),
+        (("lm_eval:t", "--by", "level"), "does not take --by"),
+        (("lm_eval:t", "--engine-set", "dtype=float32"), "does not take --engine-set"),
     ],
 )
 def test_bad_input_is_named_before_a_model_is_loaded(

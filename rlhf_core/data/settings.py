@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,6 +146,12 @@ def source_options(dataset: Any) -> list[dict[str, Any]]:
     listed = section.get("sources", [{k: v for k, v in section.items() if k not in DatasetSettings.model_fields}])
     nested = [_nest(value) for value in listed] if isinstance(listed, list | tuple) else []
     return [value["source"] for value in nested if isinstance(value, dict) and isinstance(value.get("source"), dict)]
+
+
+def unfiltered(source: Any) -> Any:
+    """The data set inside row filters: ``of`` of a component, or of its options."""
+    of = source.get("of") if isinstance(source, Mapping) else getattr(source, "of", None)
+    return source if of is None else unfiltered(of)
 
 
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:

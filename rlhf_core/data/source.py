@@ -13,7 +13,7 @@ from rlhf_core.data.files import CheckedRows, refuse_row
 from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.jsonl import flaw_of
 from rlhf_core.data.schema import RawRow, RowReader
-from rlhf_core.data.settings import DatasetSettings, SourceSettings
+from rlhf_core.data.settings import DatasetSettings, SourceSettings, unfiltered
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.component_calls import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
@@ -32,7 +32,7 @@ class Source:
 
     def __init__(self, settings: SourceSettings, shared: DatasetSettings, ctx: BuildContext) -> None:
         self.settings, self.shared = settings, shared
-        self.label = settings.label or default_label(getattr(settings.source, "of", settings.source))
+        self.label = settings.label or default_label(unfiltered(settings.source))
         check_template(self.label, settings.prompt_template)
         check_pattern(self.label, settings.answer_pattern)
         self.component_label = label_for("dataset", settings.source, ctx.registry)
@@ -79,13 +79,14 @@ class Source:
             with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
                 rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
+            place = getattr(self.component, "place", lambda _, n: n)
             self._read[kind, split] = records = list[RawRow]()
             for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
                 where = self.where(split, n)
                 if not isinstance(answer, CheckedRows) and (flaw := flaw_of(row)):
                     refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
                 else:
-                    records.append(RawRow(row, n, where, split))
+                    records.append(RawRow(row, place(split, n), where, split))
         return self._read[kind, split]
 
     def where(self, split: str, number: int) -> str:
@@ -138,7 +139,7 @@ class Source:
 
     def _file(self, record: RawRow) -> str:
         """Name of the file or published split that a row stands in; "" where the label, or the other split, has it."""
-        options: Mapping[str, Any] = getattr(self.settings.source, "of", self.settings.source).model_dump()
+        options: Mapping[str, Any] = unfiltered(self.settings.source).model_dump()
 
         def stem(prefix: str) -> str:
             path, published = (options.get(f"{prefix}{key}") for key in ("path", "split"))

@@ -8,6 +8,7 @@ from rlhf_core._surface import surface
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig as ModelConfig
+    from rlhf_core.models.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.models.layers.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.models.layers.trunk_and_head import on_device as on_device
     from rlhf_core.models.layers.trunk_and_head import pad_rows as pad_rows

@@ -150,7 +150,9 @@ class StoredRun:
     @property
     def datasets(self) -> str:
         """The run's sources, as a reader would name them."""
-        sources = [s["source"] for s in self.plan.config.get("dataset", {}).get("sources", ())]
+        from rlhf_core.data.settings import unfiltered
+
+        sources = [unfiltered(s["source"]) for s in self.plan.config.get("dataset", {}).get("sources", ())]
         return ", ".join("/".join(str(s[k]) for k in ("name", "subset", "path") if s.get(k)) for s in sources)
 
     def series(self) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.data import write_text
+from rlhf_core.data.settings import unfiltered
 from rlhf_core.hooks import RunEnd, hookimpl
 from rlhf_core.runs import StoredRun
 
@@ -109,7 +110,9 @@ def base_on_hub(path: str) -> str | None:
 
 
 def _hub_datasets(run: StoredRun) -> list[str]:
-    paths = [str(s["source"].get("path") or "") for s in run.plan.config.get("dataset", {}).get("sources", ())]
+    paths = [
+        str(unfiltered(s["source"]).get("path") or "") for s in run.plan.config.get("dataset", {}).get("sources", ())
+    ]
     return [path for path in dict.fromkeys(paths) if HUB_ID.fullmatch(path) and not Path(path).exists()]
 
 
@@ -168,7 +171,7 @@ def _data(folder: Path, run: StoredRun) -> str:
     summary = run.summary or {}
     rows: list[str] = []
     for source in run.plan.config.get("dataset", {}).get("sources", ()):
-        facts = source["source"]
+        facts = unfiltered(source["source"])
         rows.append("- " + " ".join(inline(facts[k]) for k in ("name", "subset", "path", "split") if facts.get(k)))
     sizes = [
         f"- {inline(name)}: {', '.join(f'{n} {what}' for what, n in s.items())}" for name, s in run.plan.rows.items()

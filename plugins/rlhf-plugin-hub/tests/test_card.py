@@ -106,6 +106,16 @@ def test_the_base_is_followed_through_runs_to_the_hub(tmp_path: Path) -> None:
     assert base_on_hub(str(run("loop", str(tmp_path / "loop" / "final")))) is None
 
 
+def test_a_filtered_data_set_is_named_as_what_it_filters(tmp_path: Path) -> None:
+    source = {"name": "where", "of": {"name": "hub", "path": "org/rows", "split": "train"}, "expression": "level > 3"}
+    trainer, model = {"name": "sft"}, {"path": "org/base"}
+    config = {"model": model, "trainer": trainer, "dataset": {"sources": [{"source": source}]}}
+    run = stored(Plan(config, (), {}, 0, 1), {})
+    text = model_card(tmp_path, run)
+    assert (front(text)["datasets"], run.datasets) == (["org/rows"], "hub/org/rows")
+    assert "- `hub` `org/rows` `train`" in text
+
+
 def test_a_reward_model_says_that_it_is_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForSequenceClassification"]}')
     config = {"model": {"path": "org/base"}, "trainer": {"name": "reward_model"}, "dataset": {"sources": []}}

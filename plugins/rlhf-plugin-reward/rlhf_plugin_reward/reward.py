@@ -17,8 +17,7 @@ import torch
 from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError
 from rlhf_core.distributed import ShardedForward, Strategy
-from rlhf_core.models import ModelError, has_meta_weights
-from rlhf_core.models.last_token import last_token_hidden
+from rlhf_core.models import ModelError, has_meta_weights, last_token_hidden
 from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_core.training import NoGradForward
 from rlhf_plugin_reward.classifier_files import load_classifier

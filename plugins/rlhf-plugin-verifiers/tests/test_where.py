@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ConfigError
+from rlhf_core.config.load import validate
+from rlhf_core.runs.launch.rows import remote_sources
 from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
 
 ROWS: list[dict[str, Any]] = [
@@ -39,6 +42,26 @@ ROWS: list[dict[str, Any]] = [
 def test_rows_for_which_it_holds(text: str, kept: str) -> None:
     where = Where(text)
     assert "".join(row["prompt"] for row in ROWS if where(row)) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("level != 3", "bcd"),
+        ("level > 2", "abc"),
+        ("4 in [level, 5]", "b"),
+        ("level in [3, 10]", "ac"),
+        ("level in [3, None]", "a"),
+        ("level == '3'", "a"),
+        ("level in ['3', 4]", "a"),
+        ("level < 'a'", "abc"),
+        ("3 < level < 10", "b"),
+    ],
+)
+def test_text_that_is_a_number_compares_with_numbers(text: str, kept: str) -> None:
+    rows = [{"prompt": p, "level": v} for p, v in zip("abcd", ("3", "4.0", " 10", "hard"))]  # as CSV has them
+    where = Where(text)
+    assert "".join(row["prompt"] for row in rows if where(row)) == kept
 
 
 @pytest.mark.parametrize(
@@ -76,10 +99,38 @@ class Source:
 def test_places_and_questions_are_those_of_the_file() -> None:
     kept = FilteredRows(Source(), Where("source == 'MATH'"), say=False)
     assert [row["prompt"] for row in kept.rows("train")] == ["a", "c"]
-    assert (kept.where("train", 1), kept.question("train", 1), kept.left_out("train")) == ("line 3", "c", 2)
+    assert (kept.where("train", 1), kept.place("train", 1), kept.left_out("train")) == ("line 3", 2, 2)
+    assert kept.question("train", kept.place("train", 1)) == "c"
+    twice = FilteredRows(kept, Where("level == None"), say=False)
+    assert [twice.place("train", n) for n, _ in enumerate(twice.rows("train"))] == [2]
     assert [row["prompt"] for row in kept.pairs("train")] == ["c"]
     assert not kept.rows("heldout")
     assert not hasattr(kept, "demonstrations")
+
+
+def test_a_row_keeps_its_id(tmp_path: Path) -> None:
+    section: dict[str, Any] = {
+        "name": "jsonl",
+        "path": str(write(tmp_path)),
+        "heldout_by": "place",
+        "heldout_fraction": 0.3,
+    }
+
+    def ids(split: str, **more: Any) -> dict[str, str]:
+        ctx = context_of(open_registry(), dataset={**section, **more})
+        return {str(prompt.messages): prompt.id for prompt in ctx.datasets.prompts(split)}
+
+    for split in ("train", "heldout"):
+        every, kept = ids(split), ids(split, where="level > 0")
+        assert kept
+        assert kept.items() < every.items()
+
+
+def test_a_dry_run_downloads_no_rows_of_a_filtered_hub_data_set() -> None:
+    dataset = {"name": "hub", "path": "no/such", "where": "level > 3"}
+    settings = {"trainer": {"name": "grpo"}, "reward": {"name": "exact"}, "dataset": dataset}
+    config = validate(open_registry(), settings)
+    assert [source.path for source in remote_sources(config)] == ["no/such"]
 
 
 def write(folder: Path) -> Path:

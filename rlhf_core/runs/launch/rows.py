@@ -25,8 +25,9 @@ def row_kind(config: RunConfig) -> str:
 
 def remote_sources(config: RunConfig) -> list[Any]:
     """Data sets that have a path which is not on this machine: hub ids."""
-    every = [source.source for source in config.dataset.sources]
-    every += [config.dataset.heldout.source] if config.dataset.heldout is not None else []
+    from rlhf_core.data.settings import unfiltered
+
+    every = [unfiltered(s.source) for s in (*config.dataset.sources, config.dataset.heldout) if s is not None]
     return [s for s in every if (path := getattr(s, "path", None)) is not None and not Path(path).expanduser().exists()]
 
 

@@ -106,7 +106,8 @@ class WhereConfig(ComponentConfig):
     of: DatasetField  # pyright: ignore[reportInvalidTypeForm]
     """The data set."""
     expression: str
-    """Comparisons of columns, joined by ``and``, ``or``, ``not``: ``level in [3, 4, 5] and dataset == 'MATH'``."""
+    """Comparisons of columns, joined by ``and``, ``or``, ``not``: ``level in [3, 4, 5] and dataset == 'MATH'``.
+    Text that says a number, as in CSV, compares with numbers as one."""
 
     @property
     def downloads(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

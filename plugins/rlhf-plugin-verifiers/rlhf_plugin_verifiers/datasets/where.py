@@ -111,13 +111,26 @@ def column_of(row: Row, name: str) -> Any:
 def _holds(op: ast.cmpop, a: Any, b: Any) -> bool:
     """A comparison; one of values that have no order, such as a missing one and a number, does not hold."""
     try:
-        return COMPARE[type(op)](a, b)
+        return COMPARE[type(op)](_beside(b, a), _beside(a, b))
     except (TypeError, KeyError):
         return False
 
 
+def _beside(other: Any, value: Any) -> Any:
+    """A value as it is compared with another: text that says a number as that beside numbers, as CSV has no others."""
+    if isinstance(value, list):
+        return [_beside(other, part) for part in value]
+    others = {type(part) for part in (other if isinstance(other, list) else [other])}
+    if not isinstance(value, str) or str in others or not others & {int, float}:
+        return value
+    try:
+        return int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
+    except ValueError:
+        return value
+
+
 class FilteredRows:
-    """A data set's rows for which an expression holds; everything else is as the data set has it."""
+    """A data set's rows for which an expression holds; everything else, ``question`` too, is as the data set has it."""
 
     def __init__(self, of: Any, where: Where, *, say: bool = True) -> None:
         self._of, self._where, self._say = of, where, say
@@ -133,6 +146,11 @@ class FilteredRows:
         place = self._places[split][number]
         return str(named(split, place)) if callable(named) else f"{split} row {place + 1}"
 
+    def place(self, split: str, number: int) -> int:
+        """Number of a kept row among all rows, so that its id is the same under any expression."""
+        inner: Callable[[str, int], int] = getattr(self._of, "place", lambda _, n: n)
+        return inner(split, self._places[split][number])
+
     def left_out(self, split: str) -> int:
         """How many rows of a split that was read are left out."""
         return self._sizes.get(split, 0) - len(self._places.get(split, ()))
@@ -141,8 +159,6 @@ class FilteredRows:
         found = getattr(self._of, name)
         if name in ("pairs", "demonstrations"):
             return lambda split: self._kept(name, split)
-        if name == "question":
-            return lambda split, number: found(split, self._places[split][number])
         return found
 
     def _kept(self, kind: str, split: str) -> Sequence[Row]:
