@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
-from rlhf_core.data import PreferencePair
+from rlhf_core.config import BuildContext, Registry
+from rlhf_core.config.load import validate
+from rlhf_core.data import Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_reward.classifier_files import load_classifier
 from rlhf_plugin_reward.config import EnsembleConfig
-from rlhf_plugin_reward.ensemble import train_ensemble
+from rlhf_plugin_reward.ensemble import load_or_train, train_ensemble
 from rlhf_plugin_reward.reward import load_ensemble
 
 TINY = [
@@ -62,6 +65,21 @@ def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> No
     train_ensemble(config, base, PAIRS, PAIRS[:4], 0, tmp_path / "e", print, LocalStrategy())
     assert is_plain(tmp_path / "e" / "member_0")
     load_ensemble(config, tmp_path / "e", "cpu")
+
+
+def test_an_ensemble_of_a_run_on_4_bits_trains_whole_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
+    model = ModelConfig.model_validate({"quantize": "nf4", "lora": {"r": 4}})
+    assert [m.quantize for m, _ in EnsembleConfig().memory_models(SimpleNamespace(model=model))] == [None]
+    registry = Registry(disabled=())
+    trained: dict[str, Any] = {"reward": {"name": "ensemble", "members": 2, "batch_size": 8, "max_pairs": 16}}
+    data = {"dataset": {"name": "pocket/assistant", "limit": 32}, "model": {"quantize": "nf4", "lora": {"r": 4}}}
+    config = validate(registry, {"trainer": {"name": "grpo"}, **trained, **data})
+    ctx = BuildContext(config=config, registry=registry, seed=0)
+    load_or_train(config.reward, ctx.with_(datasets=Datasets(config.dataset, ctx)))
+    (member,) = tmp_path.rglob("member_0")
+    assert is_plain(member)
 
 
 @pytest.mark.parametrize("part", ["lora", "frozen"])
