@@ -85,12 +85,18 @@ def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
 
 
 def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> torch.Tensor:
-    """``W + (alpha / r) B A`` of an adapted layer, to the bit as peft computes it when it merges."""
+    """``W + (alpha / r) B A`` of an adapted layer, with DoRA of the trained length, to the bit as peft computes it when
+    it merges."""
     if leaf != "weight" and not any(getattr(layer, "lora_bias", {}).values()):
         return weights[f"{prefix}base_layer.{leaf}"]
     unpacked = numbers(layer.get_base_layer().weight)
     if unpacked is not None:
-        return unpacked + layer.get_delta_weight(layer.active_adapters[0])
+        adapter = layer.active_adapters[0]
+        weight = unpacked + layer.get_delta_weight(adapter)
+        if adapter not in layer.lora_magnitude_vector:
+            return weight
+        length = weights[f"{prefix}lora_magnitude_vector.{adapter}.weight"]
+        return weight * (length.to(weight) / torch.linalg.norm(weight, dim=1)).unsqueeze(1)
     copied: dict[int, Any] = {}
     for name, parameter in layer.named_parameters():
         whole = weights[prefix + name].detach()
