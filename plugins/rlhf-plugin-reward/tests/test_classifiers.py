@@ -78,7 +78,9 @@ def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4"])
-@pytest.mark.parametrize("lora", [{"dora": True}])
+@pytest.mark.parametrize(
+    "lora", [{"dora": True}, {"modules_to_save": ["norm", "embed_tokens"]}, {"target_modules": ["q_proj"]}]
+)
 def test_what_adapters_trained_is_what_is_saved(tmp_path: Path, lora: dict[str, Any], quantize: str | None) -> None:
     if quantize:
         pytest.importorskip("bitsandbytes")
