@@ -230,8 +230,7 @@ class Learner:
 
     def keep_final_weights(self) -> None:
         """After the last update: an optimizer may leave other weights than those that it trains."""
-        if callable(average := getattr(getattr(self.optimizer, "inner", None), "eval", None)):
-            average()
+        getattr(getattr(self.optimizer, "inner", None), "eval", lambda: None)()
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, schedule position and policy version."""
