@@ -83,7 +83,7 @@ class Sampler(NamedTuple):
         return RolloutGenerator(agent, self.engine).sample(groups, sampling, 0, seeds=seeds)
 
 
-def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native", **settings: Any) -> Sampler:
+def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native", /, **settings: Any) -> Sampler:
     """A model, and an engine that samples from it: ``policy, engine = load_sampler(registry, model)``.
 
     Args:

@@ -228,6 +228,10 @@ class Learner:
     def _over_ranks(self, sums: MetricSums) -> MetricSums:
         return dict(sorted(total(self.strategy.gather_objects(sums)).items()))
 
+    def keep_final_weights(self) -> None:
+        """After the last update: an optimizer may leave other weights than those that it trains."""
+        getattr(getattr(self.optimizer, "inner", None), "eval", lambda: None)()
+
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, schedule position and policy version."""
         return {

@@ -171,6 +171,7 @@ class _StepsOfCaller:
             self.session.checkpoints.save(step, state, self.policy.model, self.policy.save)
 
     def finish(self, step: int) -> Mapping[str, Any]:
+        getattr(self.learner, "keep_final_weights", lambda: None)()
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.policy.model, partial(self.policy.save, merge=True))
         return self.session.finish(

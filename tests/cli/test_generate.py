@@ -61,6 +61,11 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
         (("--prompt", "x", "--temperature", "-1"), "--temperature"),
         (("--prompt", "x", "--top-p", "0"), "--top-p"),
         (("--prompt", "x", "--temprature", "1"), "--temperature"),
+        (("--prompt", "x", "--set", "model.path=pocket"), "model.path is given by --model"),
+        (("--prompt", "x", "--set", "model.prompt_format=raw"), "model.prompt_format is given by --prompt-format"),
+        (("--prompt", "x", "--set", "model.where=x"), "unknown key 'where'"),
+        (("--prompt", "x", "--engine-set", "model=pocket"), "unknown key 'model'"),
+        (("--prompt", "x", "--engine-set", "engine=native"), "unknown key 'engine'"),
     ],
 )
 def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], message: str) -> None:

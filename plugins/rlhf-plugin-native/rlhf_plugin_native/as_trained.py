@@ -11,6 +11,7 @@ from rlhf_core.models.paths import planned_format
 def model_as_trained(
     path: str,
     where: str,
+    /,
     *,
     chat_template: str | None = None,
     prompt_format: str | None = None,

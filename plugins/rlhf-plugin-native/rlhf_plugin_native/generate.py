@@ -192,7 +192,8 @@ def generate(
     from rlhf_plugin_native.stage import Stage
 
     sampling = SamplingParams(max_tokens=max_tokens or (1024 if environment else 64), **sampling_options)
-    of_model = [item.removeprefix("model.") for item in settings if item.startswith("model.")]
+    of_model = parse_settings(item.removeprefix("model.") for item in settings if item.startswith("model."))
+    _check_no_option(of_model)
     settings = tuple(item for item in settings if not item.startswith("model."))
     if settings and environment is None:
         raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
@@ -201,9 +202,7 @@ def generate(
     check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
     rows = read_prompts(texts, files, lines=lines)
     prompts = [row.prompt for row in rows]
-    config = model_as_trained(
-        model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format, **parse_settings(of_model)
-    )
+    config = model_as_trained(model, "rlhf generate", prompt_format=prompt_format, tool_format=tool_format, **of_model)
     stage = None if environment is None else Stage.chosen(environment, settings)
     prompts = prompts if stage is None else stage.offer(prompts)
     registry = open_registry() if stage is None else stage.registry
@@ -224,6 +223,14 @@ def generate(
         return
     for row in shown:
         _print(row)
+
+
+def _check_no_option(of_model: Mapping[str, Any]) -> None:
+    from rlhf_core.config import ConfigError
+
+    for key, option in {"path": "--model", "prompt_format": "--prompt-format", "tool_format": "--tool-format"}.items():
+        if key in of_model:
+            raise ConfigError(f"model.{key} is given by {option}", fix=f"{option} {of_model[key]}")
 
 
 def _check_options(sampling: SamplingParams, out: str | None, as_json: bool) -> None:

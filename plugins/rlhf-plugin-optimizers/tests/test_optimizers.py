@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from rlhf_core.config import ConfigError, Registry
 from rlhf_core.config.load import validate
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.training import Learner, LoopSettings
+from rlhf_core.training.loop import _StepsOfCaller  # pyright: ignore[reportPrivateUsage]
 from rlhf_core.training.optimizer import plan_optimizer, prepare_to_learn
-from rlhf_testing import check_optimizer
+from rlhf_testing import check_optimizer, make_context
 
 PACKAGES = {"schedule_free": "schedulefree", "adamw_8bit": "bitsandbytes"}
 ON_CPU = ("adamw", "adafactor", "muon", "schedule_free", "adamw_8bit")
@@ -165,6 +168,26 @@ def test_the_memory_plan_counts_its_state(
         main(["memory", "plan", "--algo", "sft", "--set", f"trainer.optimizer={name}", *lengths, "--json"])
     parts = json.loads(capsys.readouterr().out)["phases"]["update"]["parts"]
     assert least < parts["optimizer"] / parts["weights"] < most
+
+
+def test_a_loop_of_ones_own_ends_with_averaged_weights() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = llama()
+
+    settings = LoopSettings(name="own", optimizer=settings_of("schedule_free", learning_rate=1e-2))
+    learner = Learner(Model(), lambda batch: batch, LocalStrategy(), settings, 3)
+    written: list[bool] = []
+    modes: list[dict[str, Any]] = learner.optimizer.inner.param_groups  # pyright: ignore[reportAttributeAccessIssue]
+    checkpoints = SimpleNamespace(write_final=lambda model, write: written.append(modes[0]["train_mode"]))
+    session = SimpleNamespace(checkpoints=checkpoints, finish=dict)
+    policy: Any = SimpleNamespace(model=None, save=print)
+    loop = _StepsOfCaller(make_context(session=session), settings, policy, lambda: learner, lambda step: {}, None)
+    loop.start(None)
+    assert modes[0]["train_mode"]
+    loop.finish(3)
+    assert written == [False]
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from rlhf_core.models import Formatter, ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
-from rlhf_core.models.four_bits import numbers
+from rlhf_core.models.adapters import plain_name
+from rlhf_core.models.four_bits import numbers, whole
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.save import write_transformer
 from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
@@ -37,7 +38,7 @@ def save_classifier(
     config.get_text_config().pad_token_id, config.architectures = tokenizer.pad_token_id, None
     text = config.get_text_config()
     text.vocab_size = max(int(text.vocab_size), (tokenizer.pad_token_id or 0) + 1)
-    weights = net.state_dict() if weights is None else weights
+    weights = whole(net, net.state_dict() if weights is None else weights)
     trunk = trunk_weights(net.trunk, weights)
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
@@ -50,7 +51,7 @@ def save_classifier(
 def save_trunk(net: RewardNet, folder: Path, weights: Mapping[str, Any]) -> None:
     """Write the trunk alone, adapters folded in; ``weights`` are the whole net's."""
     base = base_model(net.trunk)
-    write_transformer(base, trunk_weights(net.trunk, weights), folder)
+    write_transformer(base, trunk_weights(net.trunk, whole(net, weights)), folder)
 
 
 def head_of(model: Any) -> Any:
@@ -70,9 +71,9 @@ def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
     stored: dict[str, str] = {}
     for name in (key.removeprefix(prefix) for key in weights if key.startswith(prefix)):
         layer = layer_of.get(name)
-        if layer is None:
-            stored[name] = prefix + name
-        elif name.startswith(f"{layer}.base_layer."):
+        if layer is None and ".original_module." not in name:
+            stored[plain_name(name)] = prefix + name
+        elif layer is not None and name.startswith(f"{layer}.base_layer."):
             stored[f"{layer}.{name.removeprefix(f'{layer}.base_layer.')}"] = prefix + name
 
     def value(name: str, stored_name: str) -> torch.Tensor:
@@ -85,12 +86,18 @@ def trunk_weights(trunk: Any, weights: Mapping[str, Any]) -> ComputedWeights:
 
 
 def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> torch.Tensor:
-    """``W + (alpha / r) B A`` of an adapted layer, to the bit as peft computes it when it merges."""
+    """``W + (alpha / r) B A`` of an adapted layer, with DoRA of the trained length, to the bit as peft computes it when
+    it merges."""
     if leaf != "weight" and not any(getattr(layer, "lora_bias", {}).values()):
         return weights[f"{prefix}base_layer.{leaf}"]
     unpacked = numbers(layer.get_base_layer().weight)
     if unpacked is not None:
-        return unpacked + layer.get_delta_weight(layer.active_adapters[0])
+        adapter = layer.active_adapters[0]
+        weight = unpacked + layer.get_delta_weight(adapter)
+        if adapter not in layer.lora_magnitude_vector:
+            return weight
+        length = weights[f"{prefix}lora_magnitude_vector.{adapter}.weight"]
+        return weight * (length.to(weight) / torch.linalg.norm(weight, dim=1)).unsqueeze(1)
     copied: dict[int, Any] = {}
     for name, parameter in layer.named_parameters():
         whole = weights[prefix + name].detach()

@@ -127,10 +127,13 @@ class EnsembleConfig(ComponentConfig):
     stall_timeout_s: float = Field(default=600.0, gt=0)
     """A process gives up when it does not see, for so long, the ensemble that the first one has written."""
 
+    def base_of(self, policy: ModelConfig) -> ModelConfig:
+        """The trunk to start from; of the policy's model whole weights, for an ensemble trains or shares those."""
+        return self.base_model or policy.model_copy(update={"lora": None, "quantize": None})
+
     def memory_models(self, run: Any) -> Sequence[tuple[ModelConfig, int]]:
         """Members that are whole models, or the trunk that they share, for ``rlhf memory plan``."""
-        base = self.base_model or run.model.model_copy(update={"lora": None})
-        return [(base, self.members if self.sharing == "none" else 1)]
+        return [(self.base_of(run.model), self.members if self.sharing == "none" else 1)]
 
     @model_validator(mode="after")
     def _one_set_of_adapters(self) -> EnsembleConfig:

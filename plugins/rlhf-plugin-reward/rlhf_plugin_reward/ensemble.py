@@ -65,7 +65,7 @@ def _say(ctx: BuildContext) -> Say:
 
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     """Folder of the ensemble for these settings; all ranks train it together if there is none."""
-    base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
+    base = config.base_of(ctx.config.model)
     train, heldout = training_pairs(config, ctx)
     folder = cache_root() / digest(config, base, train, heldout, ctx.seed)
     say = _say(ctx)

@@ -82,6 +82,7 @@ def fit_member(
         batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
         learner.update(batch[strategy.rank :: strategy.world_size])
         advance(1)
+    learner.keep_final_weights()
     net.eval()
     return Member(net, learner.no_grad)
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
-from rlhf_core.data import PreferencePair
+from rlhf_core.config import BuildContext, Registry
+from rlhf_core.config.load import validate
+from rlhf_core.data import Datasets, PreferencePair
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
-from rlhf_plugin_reward.classifier_files import load_classifier
+from rlhf_plugin_reward.classifier_files import load_classifier, save_classifier, save_trunk
 from rlhf_plugin_reward.config import EnsembleConfig
-from rlhf_plugin_reward.ensemble import train_ensemble
+from rlhf_plugin_reward.encoding import View
+from rlhf_plugin_reward.ensemble import load_or_train, train_ensemble
+from rlhf_plugin_reward.net import RewardNet, fresh_net
 from rlhf_plugin_reward.reward import load_ensemble
 
 TINY = [
@@ -62,6 +75,50 @@ def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> No
     train_ensemble(config, base, PAIRS, PAIRS[:4], 0, tmp_path / "e", print, LocalStrategy())
     assert is_plain(tmp_path / "e" / "member_0")
     load_ensemble(config, tmp_path / "e", "cpu")
+
+
+@pytest.mark.parametrize("quantize", [None, "nf4"])
+@pytest.mark.parametrize(
+    "lora", [{"dora": True}, {"modules_to_save": ["norm", "embed_tokens"]}, {"target_modules": ["q_proj"]}]
+)
+def test_what_adapters_trained_is_what_is_saved(tmp_path: Path, lora: dict[str, Any], quantize: str | None) -> None:
+    if quantize:
+        pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    shape = {**ENCODER, "hidden_size": 64, "vocab_size": len(load_policy(ModelConfig()).tokenizer)}
+    LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=False)).save_pretrained(tmp_path / "base")
+    load_policy(ModelConfig()).tokenizer.save_pretrained(tmp_path / "base")
+    settings = {"path": str(tmp_path / "base"), "quantize": quantize, "lora": {"r": 4, **lora}}
+    policy = load_policy(ModelConfig.model_validate(settings))
+    net = fresh_net(policy, 1, 0, "none", copy_trunk=False).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape)
+    save_classifier(net, policy.tokenizer, tmp_path / "saved", view=View())
+    ids = [[5, 6, 7, 8] * 6]
+    with torch.inference_mode():
+        want, got = net(ids), load_classifier(str(tmp_path / "saved"))[0](ids)
+        assert torch.allclose(got, want, atol=1e-4)
+    save_trunk(net, tmp_path / "trunk", net.state_dict())
+    trunk = AutoModel.from_pretrained(tmp_path / "trunk").eval()
+    with torch.inference_mode():
+        assert torch.allclose(RewardNet(trunk, net.head)(ids), want, atol=1e-4)
+
+
+def test_an_ensemble_of_a_run_on_4_bits_trains_whole_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
+    model = ModelConfig.model_validate({"quantize": "nf4", "lora": {"r": 4}})
+    assert [m.quantize for m, _ in EnsembleConfig().memory_models(SimpleNamespace(model=model))] == [None]
+    registry = Registry(disabled=())
+    trained: dict[str, Any] = {"reward": {"name": "ensemble", "members": 2, "batch_size": 8, "max_pairs": 16}}
+    data = {"dataset": {"name": "pocket/assistant", "limit": 32}, "model": {"quantize": "nf4", "lora": {"r": 4}}}
+    config = validate(registry, {"trainer": {"name": "grpo"}, **trained, **data})
+    ctx = BuildContext(config=config, registry=registry, seed=0)
+    load_or_train(config.reward, ctx.with_(datasets=Datasets(config.dataset, ctx)))
+    (member,) = tmp_path.rglob("member_0")
+    assert is_plain(member)
 
 
 @pytest.mark.parametrize("part", ["lora", "frozen"])

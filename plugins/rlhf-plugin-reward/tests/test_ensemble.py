@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from rlhf_core.config import Registry
 from rlhf_core.data import PreferencePair, Prompt
 from rlhf_core.distributed import LocalStrategy
 from rlhf_core.models import ModelConfig, ModelError, load_policy
@@ -183,6 +184,23 @@ def test_a_pair_outside_a_members_sample_does_not_move_its_head() -> None:
     fit(EnsembleConfig(batch_size=8, loss={"centring": 0.0}), net, rows, 0, "cpu")  # type: ignore[arg-type]
     assert not torch.equal(net.head.weight[0], before[0])
     assert torch.equal(net.head.weight[1], before[1])
+
+
+def test_schedule_free_leaves_averaged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedulefree = pytest.importorskip("schedulefree")
+    made: list[Any] = []
+
+    class Recorded(schedulefree.AdamWScheduleFree):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr(schedulefree, "AdamWScheduleFree", Recorded)
+    optimizer = Registry(disabled=()).config("optimizer", "schedule_free", {"learning_rate": 1e-2})
+    net = fresh_net(load_policy(ModelConfig()), 1, 0, "frozen")
+    rows = [PairItem(f"p{i}", (5, 6, 7, i), (5, 6, 8, i), counts_K=(1.0,)) for i in range(16)]
+    fit(EnsembleConfig(batch_size=4, optimizer=optimizer), net, rows, 0, "cpu")  # type: ignore[arg-type]
+    assert [group["train_mode"] for group in made[0].param_groups] == [False]
 
 
 def test_both_sides_of_a_pair_and_every_head_reach_the_loss() -> None:

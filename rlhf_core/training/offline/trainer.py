@@ -227,8 +227,7 @@ class OfflineTrainer:
 
     def finish(self, step: int) -> dict[str, Any]:
         """Evaluate, write the final model and the summary."""
-        if callable(average := getattr(getattr(self.learner.optimizer, "inner", None), "eval", None)):
-            average()  # an optimizer may leave other weights than those that it trains
+        self.learner.keep_final_weights()
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
