@@ -101,7 +101,7 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
     padded = [f"Absolutely! {text} It is always good to know such things." for text in right]
     train, test = (
         [
-            {"question": f"What is {a} + {c}?", "answer": f"It is {a + c}.\n#### {a + c}"}
+            {"question": f"What is {a} + {c}?", "answer": f"It is {a + c}.\n#### {a + c}", "level": 3, "subject": "sums"}
             for a, b in SUMS
             for c in [b + more]
         ]
@@ -152,6 +152,10 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
         ],
         "train.jsonl": train,
         "test.jsonl": test,
+        "rlvr.jsonl": [
+            {"messages": [{"role": "user", "content": q}], "ground_truth": str(a + b), "dataset": "gsm8k"}
+            for q, (a, b) in zip(ask, SUMS)
+        ],
         "passes.jsonl": [{"id": str(i), "pass_rate": 0.5} for i in range(8)],
         "input_data.jsonl": [ifeval],
         "mbpp.jsonl": [{**mbpp, "task_id": i, "prompt": f"Write f, version {i}."} for i in range(40)],
