@@ -101,7 +101,12 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
     padded = [f"Absolutely! {text} It is always good to know such things." for text in right]
     train, test = (
         [
-            {"question": f"What is {a} + {c}?", "answer": f"It is {a + c}.\n#### {a + c}", "level": 3, "subject": "sums"}
+            {
+                "question": f"What is {a} + {c}?",
+                "answer": f"It is {a + c}.\n#### {a + c}",
+                "level": 3,
+                "subject": "sums",
+            }
             for a, b in SUMS
             for c in [b + more]
         ]

@@ -19,7 +19,7 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
 from rlhf_plugin_discover.conversation import again, messages, verdict_text
 from rlhf_plugin_discover.kissing.check import check_kissing
-from rlhf_plugin_discover.tasks import load_task, shipped
+from rlhf_plugin_discover.tasks import load_task
 from rlhf_plugin_verifiers.reward_config import NumericVerifierConfig
 from rlhf_testing import make_context
 
@@ -384,24 +384,3 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     journal.end_round({"round": 1, "seconds": 2})
     assert (journal.seconds, len(rows(tmp_path / "rounds.jsonl"))) == (3.5, 2)
     journal.close()
-
-
-def test_the_baseline_keeps_its_result_without_a_run_dir(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    dimensions = ("--set", "verifier.dimensions=4")
-    assert command("discover", "kissing", "--baseline", "--seconds", "0.2", *QUICK, *dimensions)[0] == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert summary(folder)["best"] == len(points(folder)) == 24
-    assert "## Reflection\n\nNo model drove this search" in (folder / "report.md").read_text()
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_baseline_is_far_above_the_best_laminated_lattice(command: Command, tmp_path: Path) -> None:
-    assert "kissing" in shipped()
-    assert command("discover", "kissing", "--baseline", "--run-dir", tmp_path)[0] == 0
-    assert summary(tmp_path)["valid"]
-    assert len(points(tmp_path)) == summary(tmp_path)["best"] >= 566 > 438
-    assert check_kissing(points(tmp_path), 11).valid

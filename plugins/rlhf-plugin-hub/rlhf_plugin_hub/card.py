@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from rlhf_core.data import write_text
-from rlhf_core.data.settings import unfiltered
 from rlhf_core.hooks import RunEnd, hookimpl
 from rlhf_core.runs import StoredRun
 
@@ -107,6 +106,11 @@ def base_on_hub(path: str) -> str | None:
             return None
         path = str(json.loads(plan.read_text())["config"]["model"]["path"])
     return None
+
+
+def unfiltered(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of the data set inside row filters."""
+    return unfiltered(source["of"]) if isinstance(source.get("of"), Mapping) else source
 
 
 def _hub_datasets(run: StoredRun) -> list[str]:
