@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``
 in the form of Hermes and Qwen 2.5."""
 
 
-_BEFORE = re.compile(r"\A((\{% set \w+ = [^%]* %\})+\{\{ '' \}\})?")
-_AFTER = re.compile(r'\{% if add_generation_prompt %\}\{\{ "[^%]*" \}\}\{% endif %\}\Z')
-"""What :func:`set_options` wrote before."""
+_BEFORE = re.compile(r"\A\{# variables #\}.*?\{# end #\}\{\{ '' \}\}", re.DOTALL)
+_AFTER = re.compile(r"\{# prefix #\}\{% if add_generation_prompt %\}\{\{ (.*) \}\}\{% endif %\}\Z")
+"""What :func:`set_options` wrote before; the comments are its own."""
+_literal = partial(json.dumps, ensure_ascii=False)
+"""A value in Jinja, whose strings cannot hold JSON's escapes of an emoji."""
 
 
 def read_template(value: str) -> str:
@@ -86,8 +89,8 @@ def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> No
             why=f"its chat template does not use {unused[0]}" if template else "it has no chat template",
             fix="leave it out, or --set model.chat_template=FILE",
         )
-    settings = "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in variables.items())
-    ending = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(prefix)} }}}}{{% endif %}}" * bool(prefix)
-    template = _BEFORE.sub("{{ '' }}", template) if settings else template
-    template = _AFTER.sub("", template.removesuffix("\n")) if ending else template
-    tokenizer.chat_template = settings + template + ending
+    settings = "".join(f"{{% set {name} = {_literal(value)} %}}" for name, value in variables.items())
+    if settings:
+        template = f"{{# variables #}}{settings}{{# end #}}{{{{ '' }}}}{_BEFORE.sub('', template)}"
+    ending = f"{{# prefix #}}{{% if add_generation_prompt %}}{{{{ {_literal(prefix)} }}}}{{% endif %}}"
+    tokenizer.chat_template = _AFTER.sub("", template.removesuffix("\n")) + ending if prefix else template
