@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.template_writer import TemplateWriter, keeps
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
@@ -37,12 +38,12 @@ def in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
 
 def cut_sampled(writer: TemplateWriter, messages: Sequence[Message], answer: int, tools: Sequence[Tool]) -> Cut | None:
     """The sampled turn in the whole conversation; None if the template wrote anything up to it otherwise before."""
-    opening = writer.render(messages[:answer], tools, add_generation_prompt=True)
+    prefix = prefix_of(writer.tokenizer)
+    opening = writer.render(messages[:answer], tools, add_generation_prompt=True).removesuffix(prefix)
     try:
         whole = writer.render(messages, tools, add_generation_prompt=True)
     except ModelError:
-        stand_in = _stand_in(messages, answer)
-        if stand_in is None:
+        if (stand_in := _stand_in(messages, answer)) is None:
             raise
         whole = writer.render(stand_in, tools, add_generation_prompt=True)
         return cut_turn(writer, whole.removeprefix(opening), None) if whole.startswith(opening) else None

@@ -21,9 +21,9 @@ becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``
 in the form of Hermes and Qwen 2.5."""
 
 
-_BEFORE = re.compile(r"\A((\{% set \w+ = [^%]* %\})+\{\{ '' \}\})?")
-_AFTER = re.compile(r'\{% if add_generation_prompt %\}\{\{ "[^%]*" \}\}\{% endif %\}\Z')
-"""What :func:`set_options` wrote before."""
+_BEFORE = re.compile(r"\A\{# variables #\}.*?\{# end #\}\{\{ '' \}\}", re.DOTALL)
+_AFTER = re.compile(r"\{# prefix #\}\{% if add_generation_prompt %\}\{\{ (.*) \}\}\{% endif %\}\Z")
+"""What :func:`set_options` wrote before; the comments are its own."""
 
 
 def read_template(value: str) -> str:
@@ -71,6 +71,11 @@ def apply_template(tokenizer: Any, value: str) -> None:
         )
 
 
+def prefix_of(tokenizer: Any) -> str:
+    """The beginning of answers that :func:`set_options` wrote; turns that are there lack it."""
+    return json.loads(found[1]) if (found := _AFTER.search(tokenizer.chat_template or "")) else ""
+
+
 def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> None:
     """Write variables and the beginning of answers into a tokenizer's chat template, instead of earlier ones.
 
@@ -86,8 +91,8 @@ def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> No
             why=f"its chat template does not use {unused[0]}" if template else "it has no chat template",
             fix="leave it out, or --set model.chat_template=FILE",
         )
-    settings = "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in variables.items())
-    ending = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(prefix)} }}}}{{% endif %}}" * bool(prefix)
-    template = _BEFORE.sub("{{ '' }}", template) if settings else template
-    template = _AFTER.sub("", template.removesuffix("\n")) if ending else template
-    tokenizer.chat_template = settings + template + ending
+    # not as ASCII: a string of Jinja cannot hold JSON's escapes of an emoji
+    settings = "".join(f"{{% set {k} = {json.dumps(v, ensure_ascii=False)} %}}" for k, v in variables.items())
+    template = "{# variables #}" + settings + "{# end #}{{ '' }}" + _BEFORE.sub("", template) if settings else template
+    ending = "{# prefix #}{% if add_generation_prompt %}{{ " + json.dumps(prefix, ensure_ascii=False) + " }}{% endif %}"
+    tokenizer.chat_template = _AFTER.sub("", template.removesuffix("\n")) + ending if prefix else template

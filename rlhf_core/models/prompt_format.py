@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
 from rlhf_core.models.bridge import Bridge, cut_sampled, in_order
+from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder, keeps
 from rlhf_core.models.tool_templates import FIX
@@ -252,6 +253,9 @@ def write_answer(
     """
     opening = writer.render(prompt, tools, add_generation_prompt=True)
     whole = writer.render([*prompt, turn, *later], tools, add_generation_prompt=bool(later))
+    prefix = prefix_of(writer.tokenizer)
+    if not whole.startswith(opening):  # the answer goes on after the prefix
+        opening, prefix = opening.removesuffix(prefix), ""
     if not whole.startswith(opening):
         shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(opening, whole)))
         prompted, answered = (writer.text.restore(text[shared:])[:60] for text in (opening, whole))
@@ -263,7 +267,7 @@ def write_answer(
     if later and end_of_turn == len(text):
         raise _unwritable(turn, f"it marks its end by no special token, and goes on with {text[:60]!r}")
     body, ending = text[:end_of_turn], tuple(writer.text.encode_filled(text[end_of_turn:]))
-    if not keeps(writer, "".join(body.split()), turn, blanks=False):
+    if not keeps(writer, "".join((prefix + body).split()), turn, blanks=False):
         raise _unwritable(
             turn, f"it leaves out the turn's text or its reasoning, and writes {writer.text.restore(body)[:60]!r}"
         )

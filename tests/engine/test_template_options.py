@@ -39,6 +39,40 @@ def test_the_prompt_has_them_and_a_saved_model_has_the_latest_once() -> None:
     assert prompt(chosen).endswith("assistant: Then")
 
 
+@pytest.mark.parametrize("first", ["50% ", 'Say "%}" {{ x }} \\ ', "\N{GRINNING FACE}\n\tOh"])
+def test_whatever_they_hold_is_written_as_it_is_and_replaced_later(first: str) -> None:
+    template = TEMPLATE.replace("{%- if enable_thinking", "{{- name }}{%- if enable_thinking")
+    chosen = load(chat_template=template, chat_template_kwargs={"name": first}, assistant_prefix=first)
+    shown = chosen.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
+    assert shown.endswith(f"assistant:{first}{first}")
+    set_options(chosen, {"name": "60% "}, "70% ")
+    shown = chosen.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
+    assert shown.endswith("assistant:60% 70% ")
+    assert first not in chosen.chat_template
+
+
+@pytest.mark.parametrize("said", ["5", "Well: 5"])
+def test_demonstrations_and_later_turns_go_on_after_the_prefix(said: str) -> None:
+    formatter = Formatter(load(assistant_prefix="Well: "), "chat")
+    read = formatter.encode(ASKED)
+    reply = formatter.encode_reply(ASKED, said)
+    shown = formatter.tokenizer.decode((*read, *reply), skip_special_tokens=False)
+    assert shown.count("Well: ") == 1
+    assert shown.endswith("Well: 5" + formatter.tokenizer.decode(formatter.closing[:1]))
+    turns = [*ASKED, {"role": "assistant", "content": "5"}, {"role": "user", "content": "2 + 2?"}]
+    bridge = formatter.bridge((*read, *reply), turns)
+    assert not bridge.new_segment
+    assert formatter.tokenizer.decode(bridge.ids).endswith("Well: ")
+    turns[1]["content"] = "Well: 5"
+    assert not formatter.bridge((*read, *formatter.encode_text("Well: 5")), turns).new_segment
+
+
+def test_a_header_of_the_templates_own_is_not_taken_for_a_prefix() -> None:
+    header = '{% if add_generation_prompt %}{{ "assistant:" }}{% endif %}'
+    chosen = load(chat_template=TEMPLATE.partition("{%- if add")[0] + header, assistant_prefix=" So")
+    assert prompt(chosen).endswith("assistant: So")
+
+
 def test_what_has_no_effect_is_refused() -> None:
     with pytest.raises(ModelError, match="does not use enable_thinking"):
         load(chat_template_kwargs={"enable_thinking": False})
