@@ -12,8 +12,8 @@ import pytest
 from rlhf_core._surface import public_names
 from scripts.check.imports import TOPICS
 
-LIMIT = 125
-"""Public names today; the number may only fall."""
+LIMIT = 126
+"""Public names today; the number may only fall, or rise by an ADR (0029)."""
 
 
 @pytest.mark.parametrize("topic", TOPICS)

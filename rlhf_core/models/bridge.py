@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.template_writer import TemplateWriter, keeps
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
@@ -38,8 +37,7 @@ def in_order(answer: Message, results: Sequence[Message]) -> list[Message]:
 
 def cut_sampled(writer: TemplateWriter, messages: Sequence[Message], answer: int, tools: Sequence[Tool]) -> Cut | None:
     """The sampled turn in the whole conversation; None if the template wrote anything up to it otherwise before."""
-    prefix = prefix_of(writer.tokenizer)
-    opening = writer.render(messages[:answer], tools, add_generation_prompt=True).removesuffix(prefix)
+    opening = writer.render(messages[:answer], tools, add_generation_prompt=True).removesuffix(writer.prefix)
     try:
         whole = writer.render(messages, tools, add_generation_prompt=True)
     except ModelError:

@@ -71,9 +71,9 @@ def apply_template(tokenizer: Any, value: str) -> None:
         )
 
 
-def prefix_of(tokenizer: Any) -> str:
+def prefix_of(template: str) -> str:
     """The beginning of answers that :func:`set_options` wrote; turns that are there lack it."""
-    return json.loads(found[1]) if (found := _AFTER.search(tokenizer.chat_template or "")) else ""
+    return json.loads(found[1]) if (found := _AFTER.search(template)) else ""
 
 
 def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from rlhf_core.data.tools import load_format
 from rlhf_core.models.bridge import Bridge, cut_sampled, in_order
-from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.template_writer import TemplateWriter, TextEncoder, keeps
 from rlhf_core.models.tool_templates import FIX
@@ -253,7 +252,7 @@ def write_answer(
     """
     opening = writer.render(prompt, tools, add_generation_prompt=True)
     whole = writer.render([*prompt, turn, *later], tools, add_generation_prompt=bool(later))
-    prefix = prefix_of(writer.tokenizer)
+    prefix = writer.prefix
     if not whole.startswith(opening):  # the answer goes on after the prefix
         opening, prefix = opening.removesuffix(prefix), ""
     if not whole.startswith(opening):

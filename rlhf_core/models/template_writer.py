@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.tool_templates import ASKED, as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import Message, Tool, content_of
@@ -164,6 +165,11 @@ class TemplateWriter:
         self.tokenizer, self.chat, self.text = tokenizer, chat, TextEncoder(tokenizer)
         self._unwritten: dict[bool, str] = {}
         self._left_out: set[str] = set()
+
+    @cached_property
+    def prefix(self) -> str:
+        """How answers begin (``model.assistant_prefix``); turns that are there lack it."""
+        return prefix_of(template_text(self.tokenizer))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, add_generation_prompt: bool) -> str:
         """A conversation as the template writes it; names of special tokens in messages are placeholders."""

@@ -12,6 +12,7 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.registry import Registry
 
 NEEDS_A_MODEL = {
+    "rlhf-plugin-health/keep_best",  # whose checkpoints it keeps
     "rlhf-plugin-episodes/multi_turn",
     *(f"rlhf-plugin-agents/{n}" for n in ("react", "zero_shot", "scratchpad", "plan_and_execute", "multi_agent")),
     "rlhf-plugin-agents/code_executor",
@@ -74,7 +75,8 @@ ENTRIES = [
 
 def required(entry: Any) -> dict[str, Any]:
     fields = Registry(disabled=()).load(entry.kind, entry.qualified).model_fields
-    return {name: REQUIRED[name] for name, field in fields.items() if field.is_required()}
+    values = {**REQUIRED, "of": "pocket"} if entry.kind == "dataset" else REQUIRED
+    return {name: values[name] for name, field in fields.items() if field.is_required()}
 
 
 RUN = [
