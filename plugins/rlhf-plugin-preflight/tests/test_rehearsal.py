@@ -12,6 +12,7 @@ import torch
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.layers import chunked_head
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import Source
 from rlhf_core.plugins.context import BuildContext
@@ -24,7 +25,7 @@ from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHE
 from rlhf_plugin_preflight.memory.check import check_memory, surely_fits
 from rlhf_plugin_preflight.memory.footprint import footprint
 from rlhf_plugin_preflight.memory.live import LiveBytes
-from rlhf_plugin_preflight.memory.sizes import sizes_of
+from rlhf_plugin_preflight.memory.sizes import Row, sizes_of
 from rlhf_plugin_preflight.memory.unknown import Unknown, without_values
 from rlhf_plugin_preflight.memory.update import rehearse
 from rlhf_plugin_preflight.memory.weightless import Described, describe, meta_model
@@ -146,6 +147,24 @@ def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.Monke
     assert whole.sampling is not None
     assert continued.sampling.decoding["KV cache"] == whole.sampling.decoding["KV cache"]
     assert continued.sampling.copying == whole.sampling.copying
+
+
+@pytest.mark.slow
+def test_a_card_takes_the_head_in_few_chunks_as_large_as_the_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    products: list[int] = []
+
+    def counted(hidden_CH: torch.Tensor, *rest: Any) -> torch.Tensor:
+        products.append(hidden_CH.shape[0])
+        return centred_logits(hidden_CH, *rest)
+
+    centred_logits = chunked_head._centred_logits
+    monkeypatch.setattr(chunked_head, "_centred_logits", counted)
+    ctx = context("grpo", "trainer.sampling.max_tokens=8192", model="qwen3-0.6b")
+    update = footprint(ctx, on_cpu=False, prompt=512, device=80 << 30).update
+    assert update.stages
+    assert max(products) * 151_936 <= sum(Row(512, (8192,) * 8)[1]) * 1024, "logits of a chunk are no larger"
+    assert max(products) > 400
+    assert len(products) < 700, "with chunks of 55 rows there were 4,800"
 
 
 @pytest.mark.slow

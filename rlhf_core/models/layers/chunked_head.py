@@ -34,6 +34,8 @@ def entropy_of(logits_BTV: torch.Tensor, temperature: float = 1.0) -> torch.Tens
 
 
 CHUNK_BYTES = 32 << 20
+"""A chunk's logits where caches are small; elsewhere a chunk is eight times this, or as large as the hidden states."""
+SMALL_CACHES = ("cpu",)
 KEEP_BYTES = 256 << 20
 """Probabilities up to this size are kept for the backward pass instead of being computed twice."""
 
@@ -48,14 +50,18 @@ def head_logprobs(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     keep_bytes: int = KEEP_BYTES,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``(logprobs_N, entropy_N or None)`` of the int64 targets, float32, in nats, with gradient.
 
     A plain ``nn.Linear`` takes the hand-written backward; any other head is checkpointed chunk by chunk. A chunk's
-    logits take at most ``chunk_bytes``; probabilities that all fit in ``keep_bytes`` are kept for the backward pass.
+    logits take at most ``chunk_bytes``, by default what suits the device; probabilities that all fit in ``keep_bytes``
+    are kept for the backward pass.
     """
+    if chunk_bytes is None:
+        small = hidden_NH.device.type in SMALL_CACHES
+        chunk_bytes = CHUNK_BYTES if small else max(8 * CHUNK_BYTES, 4 * hidden_NH.numel())
     if type(head) is torch.nn.Linear and type(head.weight) in _PLAIN:
         rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
         graph = torch.is_grad_enabled() and (hidden_NH.requires_grad or head.weight.requires_grad)

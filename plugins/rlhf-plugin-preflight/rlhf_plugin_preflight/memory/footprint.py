@@ -93,7 +93,7 @@ def footprint(
     """Rehearse a run; of a deep model with equal layers two shallow ones, continued along the line through both.
     ``prompt``, ``reply``: tokens instead of the data's; ``device``: bytes of each card, None: this machine's; ``check``
     sees the model first."""
-    with _as_in_a_run(ctx.config), without_values() as unknown:
+    with _as_in_a_run(ctx.config, on_cpu=on_cpu), without_values() as unknown:
         policy = meta_model(ctx.config.model)
         check(measure_model(ctx.config.model, policy))
         sizes = sizes_of(ctx.config, ctx, policy.context, prompt, reply)
@@ -133,10 +133,15 @@ def _continued(few: Any, more: Any, times: float) -> Any:
 
 
 @contextmanager
-def _as_in_a_run(run: RunConfig) -> Generator[None, None, None]:
-    """torch's settings, as ``runs.launch.process.set_up_torch`` has them: they decide what backward does."""
+def _as_in_a_run(run: RunConfig, *, on_cpu: bool) -> Generator[None, None, None]:
+    """torch's settings, as ``runs.launch.process.set_up_torch`` has them: they decide what backward does. And chunks of
+    the head as large as on the device."""
     import torch
 
+    from rlhf_core.models.layers import chunked_head
+
+    small_caches = chunked_head.SMALL_CACHES
+    chunked_head.SMALL_CACHES = small_caches if on_cpu else ()
     settings: Any = torch.utils.deterministic
     was, fills = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(run.deterministic, warn_only=True)
@@ -146,6 +151,7 @@ def _as_in_a_run(run: RunConfig) -> Generator[None, None, None]:
             warnings.simplefilter("ignore")  # torch's of tensors without memory, peft's and transformers' of each other
             yield
     finally:
+        chunked_head.SMALL_CACHES = small_caches
         torch.use_deterministic_algorithms(was, warn_only=True)
         settings.fill_uninitialized_memory = fills
 
