@@ -154,11 +154,39 @@ class Ended(NamedTuple):
     """Empty where there was none."""
 
 
-class GatheredWeights(WeightsOnDemand):
-    """Name -> whole weight in the host's memory. Each look-up is a collective operation: keep what is needed twice."""
+class ShardedWeights(WeightsOnDemand):
+    """Name -> whole weight on every rank's device, in one type. Each look-up is a collective operation: all ranks look
+    the same names up, in the same order."""
+
+    def __init__(self, strategy: TensorGathering, state: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
+        self._strategy, self._state, self._dtype = strategy, state, dtype
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        whole = self._strategy.whole_tensor(self._state[name], self._dtype)
+        assert whole is not None, "every rank gets it"
+        return whole
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state  # without gathering it
+
+    def like(self, name: str) -> torch.Tensor:
+        """A tensor of the weight's shape and type, without its values: nothing is gathered."""
+        value = self._state[name]
+        return torch.empty(self._strategy.whole_shape(value), dtype=value.dtype, device="meta")
+
+
+class GatheredWeights(ShardedWeights):
+    """Name -> whole weight in the host's memory of rank 0, which alone looks up: keep what is needed twice."""
 
     def __init__(self, ranks: Collectives, strategy: TensorGathering, state: Mapping[str, Any]) -> None:
-        self._ranks, self._strategy, self._state = ranks, strategy, state
+        super().__init__(strategy, state)
+        self._ranks = ranks
         self._apart = False
         """Whether an exchange broke off, so that nobody knows where the other ranks are."""
         self._section = contextlib.ExitStack()
@@ -174,15 +202,6 @@ class GatheredWeights(WeightsOnDemand):
         assert whole is not None, "rank 0 gets it"
         return whole
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._state  # without gathering it
-
     def _work_alone(self) -> None:
         self._section.enter_context(alone(self._ranks, WORK))
 
@@ -195,8 +214,3 @@ class GatheredWeights(WeightsOnDemand):
         if not self._apart:
             self._section.close()
             self._ranks.gather_objects(Ended("" if kind is None else f"{kind.__name__}: {error}"))
-
-    def like(self, name: str) -> torch.Tensor:
-        """A tensor of the weight's shape and type, without its values: nothing is gathered."""
-        value = self._state[name]
-        return torch.empty(self._strategy.whole_shape(value), dtype=value.dtype, device="meta")

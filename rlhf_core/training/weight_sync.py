@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from rlhf_core.distributed.group import engine_on_every_rank
-from rlhf_core.distributed.whole_weights import gather_weights
+from rlhf_core.distributed.whole_weights import ShardedWeights, gather_weights
 from rlhf_core.models.layers.trunk_and_head import compute_dtype
 from rlhf_core.plugins.component import ComponentConfig, import_component
-from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy
+from rlhf_core.plugins.strategy_protocols import Collectives, ShardedForward, Strategy, TensorGathering
 from rlhf_core.types.errors import EngineUnavailable, RlhfError
 
 
@@ -65,6 +65,8 @@ class WeightSync:
     An engine's ``update_weights(version, tensors)`` is called before the first batch of each version, with
     ``in_flight`` at any time (ADR 0020). On a strategy that divides weights ``write_weights(version, weights)`` is
     called on rank 0 alone, and ``take_weights(version, record)`` on every rank with what it returned (ADR 0022). An
+    engine whose ``takes_views_as`` is a type is done with the weights when ``update_weights`` returns, and looks them
+    up in the same order on every rank: it is given no clones, and each weight of a divided policy in that type. An
     engine with ``needs_ranks`` is first given collectives of the calling thread, by ``use_ranks(ranks)``. ``names`` are
     the trained weights' before a strategy wrapped the policy; without a ``sampler`` the policy itself is sampled from.
     """
@@ -84,6 +86,7 @@ class WeightSync:
         self.engine = engine
         self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
         """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
+        self._dtype = getattr(engine, "takes_views_as", None)
         self.in_flight = bool(getattr(engine, "in_flight", False))
         self._strategy = strategy
         self.needs_ranks = strategy is not None and bool(getattr(engine, "needs_ranks", False))
@@ -128,7 +131,16 @@ class WeightSync:
     def sync(self, version: int) -> None:
         """Let the engine have the policy's weights as they are now; nothing where it has them already."""
         if self.sampler is not None or (self._update_weights is not None and version != self._published):
-            self.load(version, self.snapshot(version))
+            self.load(version, self.snapshot(version) if self._dtype is None else self._views(self._dtype))
+
+    def _views(self, dtype: torch.dtype) -> Mapping[str, Any]:
+        """The trained weights themselves; on a strategy that divides them each is gathered when it is looked up."""
+        parameters = dict(self.policy.named_parameters())
+        views = {name: parameters[name] for name in self._names}
+        if isinstance(self._strategy, ShardedForward):
+            assert isinstance(self._strategy, TensorGathering)
+            return ShardedWeights(self._strategy, views, dtype)
+        return views
 
     def release_memory(self) -> None:
         """Let an engine that shares the policy's device give memory back; weights that it gave up are sent again."""

@@ -107,14 +107,16 @@ class Zero3(Zero):
         full = {value: self.whole_tensor(value) for value in dict.fromkeys(state.values())}
         return {name: tensor for name, value in state.items() if (tensor := full[value]) is not None}
 
-    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """One weight, whole on every rank for as long as it takes rank 0 to copy it."""
+    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
+        """One weight, whole on every rank for as long as it takes rank 0, or every rank, to copy it."""
         value: Any = tensor
         divided = hasattr(value, "ds_id") and not value.ds_persist
         with (
             self.ranks._waiting("gathering a weight"),
             self.deepspeed.zero.GatheredParameters([value] if divided else [], modifier_rank=None),
         ):
+            if everywhere is not None:
+                return value.detach().to(everywhere, copy=True)
             return value.detach().to("cpu", copy=True) if self.rank == 0 else None
 
     def whole_shape(self, tensor: torch.Tensor) -> torch.Size:

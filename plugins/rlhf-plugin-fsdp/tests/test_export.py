@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import save_model
+from rlhf_core.training.weight_sync import WeightSync
 from rlhf_core.types.errors import OtherRankFailed, RunDirError
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
@@ -34,9 +37,9 @@ class Counted(Fsdp):
         self.alive: list[weakref.ref[torch.Tensor]] = []
         self.peak = 0
 
-    def whole_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
         """A copy, whose life is watched."""
-        whole = super().whole_tensor(tensor)
+        whole = super().whole_tensor(tensor, everywhere)
         if whole is None:
             return None
         whole = whole.clone()
@@ -81,6 +84,40 @@ def test_a_policy(tmp_path: Path, strategy: Counted, path: str, lora: LoraSettin
     gather_weights(strategy, loaded.model, write)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert 0 < strategy.peak <= largest * (2 if lora else 1), "adapters are small, and kept while they are merged"
+
+
+class Copying:
+    """An engine that copies each weight, as vLLM in the training process does."""
+
+    takes_views_as = torch.bfloat16
+
+    def __init__(self) -> None:
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        for name in tensors:
+            self.weights[name] = tensors[name].detach().clone()
+
+
+def test_an_engine_that_copies_is_handed_one_whole_weight_at_a_time_in_its_own_type(strategy: Counted) -> None:
+    policy = load_policy(ModelConfig(path="pocket")).model
+    before = {name: p.detach().clone() for name, p in policy.named_parameters()}
+    strategy.prepare(policy)
+    engine, names = Copying(), list(before)
+    sync = WeightSync(policy, nullcontext, None, engine, names, strategy)
+    sync.sync(1)
+    assert 0 < strategy.peak <= max(p.nbytes for p in before.values()) // 2, "bfloat16"
+    assert engine.weights.keys() == before.keys()
+    assert all(torch.equal(engine.weights[name], before[name].bfloat16()) for name in names)
+    plain = load_policy(ModelConfig(path="pocket")).model
+    handed: list[bool] = []
+    whole = SimpleNamespace(
+        takes_views_as=torch.bfloat16,
+        update_weights=lambda _, views: handed.extend(views[n] is p for n, p in plain.named_parameters()),
+    )
+    WeightSync(plain, nullcontext, None, whole, names).sync(1)
+    assert handed, "one process hands over its weights themselves, no clones"
+    assert all(handed)
 
 
 def merged_by_peft(net: RewardNet, tokenizer: Any, folder: Path) -> None:

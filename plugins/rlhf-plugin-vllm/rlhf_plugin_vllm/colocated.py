@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -57,6 +57,7 @@ class ColocatedEngine:
                 "vLLM does not start in this process", why=f"{type(error).__name__}: {error}", fix="rollout.arguments"
             ) from error
         self.tolerance, self.dtype = config.canary_tolerance, str(self.vllm.facts["dtype"])
+        self.takes_views_as: torch.dtype = getattr(torch, self.dtype)
         self._label, self._version, self._syncs = "", -1, 0
         sleep = "between sampling and sampling" if self.vllm.sleeps else f"not there on {self.vllm.platform}"
         sleep = sleep if config.sleep else "switched off"
@@ -82,13 +83,21 @@ class ColocatedEngine:
     def _give(self, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
         """Returns the bytes that were given."""
         if not self.files.rank:
-            weights = self.files.whole(tensors)
-            self.vllm.take(self._label, weights, None)
-            return sum(t.numel() * t.element_size() for t in weights.values())
+            given: list[int] = []
+            self.vllm.take(self._label, self._one_by_one(self.files.whole(tensors), given), None)
+            return sum(given)
         published = self.files.write(version, tensors)
         self.vllm.take(self._label, None, published.path)
         self.files.keep(published)
         return published.size
+
+    def _one_by_one(self, weights: Mapping[str, torch.Tensor], given: list[int]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight with its name, and its bytes into ``given``; none is held here."""
+        for name in weights:
+            weight = weights[name].detach()
+            given.append(weight.numel() * self.takes_views_as.itemsize)
+            yield name, weight
+            del weight
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         rollouts = self._sample(self.canary.requests, self.canary.sampling, version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,12 @@ class InProcess:
         """What the worker says of itself, as a server does."""
         return self._llm.collective_rpc("rlhf_hello", args=("",))[0]
 
-    def take(self, label: str, weights: Mapping[str, torch.Tensor] | None, adapter: Path | None) -> None:
+    def take(self, label: str, weights: Iterator[tuple[str, torch.Tensor]] | None, adapter: Path | None) -> None:
         """Weights of a version, which all later completions are sampled from."""
         with process_unchanged():
             self.wake_up()
             if weights is not None:
-                self._llm.collective_rpc("rlhf_take", args=(dict(weights),))
+                self._llm.collective_rpc("rlhf_take", args=(weights,))
             self._adapter = None if adapter is None else self._load_adapter(label, adapter)
             self._llm.reset_prefix_cache()
             self._llm.llm_engine.set_weight_version(label)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,9 +66,9 @@ class WeightFiles:
         if self.sync_folder.shared:
             self._say_in_use(-1)
 
-    def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """All weights of the policy: the trained ones of a version, and those that are not trained."""
-        return {**self._frozen, **tensors}
+    def whole(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All weights of the policy: the trained ones of a version, and those that are not trained; none is looked up."""
+        return ChainMap[str, Any](dict(self._frozen), tensors) if self._frozen else tensors  # pyright: ignore[reportArgumentType]
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
         self._remove_unneeded()

@@ -71,9 +71,9 @@ class Extension:
         self.add_lora(LoRARequest(f"rlhf-{number}", int(number), folder, load_inplace=True))
         return True
 
-    def rlhf_take(self: Any, state: dict[str, Any]) -> int:
+    def rlhf_take(self: Any, weights: Iterator[tuple[str, Any]]) -> int:
         """Take all weights from tensors of this process; what fails leaves a mixture of versions."""
-        return _take_all(self, iter(state.items()))
+        return _take_all(self, weights)
 
 
 def checked_files(folder: str, digest: str) -> list[Path]:

@@ -15,7 +15,7 @@ import torch
 from rlhf_core.config import BuildContext, ComponentConfig, RlhfError
 from rlhf_core.distributed.checked import checked_strategy
 from rlhf_core.distributed.optimizer import prepare_training
-from rlhf_core.distributed.whole_weights import gather_weights
+from rlhf_core.distributed.whole_weights import ShardedWeights, gather_weights
 from rlhf_core.models.tensor_files import like
 from rlhf_core.plugins.strategy_protocols import ModuleRelease, OptimizerOwner, TensorGathering
 from rlhf_testing.config import check_config
@@ -167,3 +167,6 @@ def check_look_ups(
     gather_weights(strategy, inner, look_up)
     every = strategy.rank > 0 or (right.keys() == weights.keys() and all(right.values()))
     require(every, config, "whole_tensor() and whole_shape() give each weight, and its shape", f"{right}")
+    views = ShardedWeights(strategy, inner.state_dict(keep_vars=True), torch.float64)
+    same = {name: torch.equal(views[name].cpu(), weights[name].double()) for name in views}
+    require(all(same.values()), config, "whole_tensor() gives every rank the weight, in a type", f"{same}")

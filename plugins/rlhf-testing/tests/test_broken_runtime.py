@@ -41,6 +41,7 @@ STRATEGY = {
     "names": "weights by name",
     "look-up": "whole_tensor.. and whole_shape",
     "shape": "whole_tensor.. and whole_shape",
+    "everywhere": "whole_tensor.. gives every rank",
     "optimizer": "survives saving",
     "prepare": "prepare.. of strategy 'broken' raised OutOfMemoryError",
     "lacks": "no barrier",

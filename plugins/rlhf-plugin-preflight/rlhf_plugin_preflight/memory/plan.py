@@ -120,7 +120,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
-    one_by_one = of.gathers and footprint.engine is not None and footprint.engine.from_shards
+    views = footprint.engine is not None and footprint.engine.takes_views
+    one_by_one = of.gathers and footprint.engine is not None and (views or footprint.engine.from_shards)
     gathers = of.gathers and not one_by_one
     whole = {"gathered units": weights + critic - _stays_whole(footprint, of, placement)} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
@@ -130,7 +131,7 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     away = {"weights_away": of.weights_on_host, "state_away": of.moments_on_host}
     laid = partial(phase_of, {**held, **engine.left}, **away)
     awake = {**held, **engine.parts}
-    in_rollout = _in_rollout(footprint, split, cloned=not one_by_one)
+    in_rollout = _in_rollout(footprint, split, cloned=not (views or one_by_one))
     moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in in_rollout]
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
     stages = [laid(without_gradients, each) for each in (*in_update(footprint, of, placement), in_step)]
