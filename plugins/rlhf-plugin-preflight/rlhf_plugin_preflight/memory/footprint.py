@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models import ModelConfig, ModelError, model_paths
-from rlhf_core.models.layers.trunk_and_head import base_model
+from rlhf_core.models.layers import chunked_head, trunk_and_head
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
@@ -138,8 +138,6 @@ def _as_in_a_run(run: RunConfig, *, on_cpu: bool) -> Generator[None, None, None]
     the head as large as on the device."""
     import torch
 
-    from rlhf_core.models.layers import chunked_head
-
     small_caches = chunked_head.SMALL_CACHES
     chunked_head.SMALL_CACHES = small_caches if on_cpu else ()
     settings: Any = torch.utils.deterministic
@@ -178,7 +176,7 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
     run = ctx.config.with_precision()
     mixed = getattr(run.trainer, "precision", "fp32") != "fp32"
     element = 2 if mixed or run.model.dtype == "bfloat16" else 4
-    text = base_model(policy.model).config.get_text_config()
+    text = trunk_and_head.base_model(policy.model).config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
     named = dict(policy.model.named_parameters())
@@ -211,7 +209,7 @@ def _units(model: Any) -> Iterator[list[Any]]:
 def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     """Count a model's parameters and the bytes of its parts."""
     parameters = list(policy.model.parameters())
-    text = base_model(policy.model).config.get_text_config()
+    text = trunk_and_head.base_model(policy.model).config.get_text_config()
     blocks = decoder_layers(policy.model)
     layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
     inside = sum(tensor_bytes(block.parameters()) for block in blocks)
