@@ -232,7 +232,7 @@ class PartsBuilder:
         config, prompts = self.config, self.inputs.prompts
         settings = CollectorSettings(
             prompts_per_step=config.prompts_per_step,
-            sampling=config.sampling.params(),
+            sampling=config.sampling.params(support=self.online is not None and config.sampling.truncates),
             dynamic=config.dynamic_sampling,
             adaptive=config.adaptive_sampling,
         )
@@ -265,7 +265,8 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
     """The policy's module, and its loss with the terms that the settings and a critic add."""
     estimator = ctx.session.components.build_slot("advantage", ctx)
     loss: Loss = build_loss(ctx, [policy_terms(config)])
-    module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)
+    kind = scheduler("truncated", "trainer.sampling.top_p")() if config.sampling.truncates else PolicyModule
+    module = kind(inputs.policy.model, config.sampling.temperature, inputs.options)
     critic = estimator if isinstance(estimator, CriticAdvantage) else None
     if critic is not None:
         loss = critic.with_value_loss(loss)

@@ -110,6 +110,11 @@ class SamplingSettings(Config):
             )
         return self
 
+    @property
+    def truncates(self) -> bool:
+        """Whether a draw cannot choose every token."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
     def params(self, **changes: Any) -> SamplingParams:
         """Return them as the engine's type."""
         from rlhf_core.types.rollouts import SamplingParams

@@ -146,7 +146,6 @@ def test_a_stale_run_is_corrected_unless_told_otherwise(train: Train) -> None:
             ["importance.mode=mask", "importance.old_policy=behaviour"],
             ("mode mask cannot be combined", "corrected twice"),
         ),
-        (["importance.mode=truncate", "sampling.top_p=0.9"], ("truncated sampling", "importance ratios")),
     ],
 )
 def test_settings_that_contradict_each_other(

@@ -46,7 +46,8 @@ class ScheduledSource(InlineSource):
         parts, config = self.parts, run.trainer.micro_batches(self.trainer.ctx.world_size)
         self.trainer.config = parts.advantages.config = parts.update.config = parts.learner.settings = config
         parts.update.module.temperature = config.sampling.temperature
-        self.collector.settings = replace(self.collector.settings, sampling=config.sampling.params())
+        sampling = config.sampling.params(support=config.sampling.truncates)
+        self.collector.settings = replace(self.collector.settings, sampling=sampling)
         if any(setting.startswith("trainer.") for setting in values) and parts.trained.critic is None:
             parts.learner.loss.terms = (policy_terms(config),)
         self._set_reward(run)
