@@ -285,7 +285,7 @@ def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
         return {}
     weight = mask.sum()
     rows: dict[str, tuple[Any, Any]] = {}
-    if batch.old_logprobs_BT is not None:
+    if batch.old_logprobs_BT is not None and batch.behaviour_logprobs_BT is not None:  # demonstrations have no sampler
         gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
         ratio_BT = bounded_ratio(gap_BT)[0]
         rows["approx_kl"] = (((ratio_BT - 1 - gap_BT) * mask).sum(), weight)
