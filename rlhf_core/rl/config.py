@@ -249,6 +249,12 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         """Rollout batches that may be sampled before they are needed; 0 samples and learns in turn."""
         return self.rollouts.ahead(self.updates_per_step)
 
+    @property
+    def correction(self) -> Literal["off", "truncate", "mask"]:
+        """``importance.mode``; None is resolved by whether rollouts may be stale."""
+        stale = self.rollouts.max_staleness > 0 and self.importance.old_policy == "start_of_step"
+        return self.importance.mode or ("truncate" if stale else "off")
+
     def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
         """See :meth:`RolloutTrainerConfig.scheduled`."""
         rows = (
@@ -256,6 +262,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
             ("checks", "trainer.rollouts", self.rollouts.max_reads > 1 or self.rollouts.capacity),
             ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
             ("settings", "trainer.schedules", self.schedules),
+            ("importance", "trainer.importance.mode", self.correction != "off"),
             ("truncated", "trainer.sampling.top_p (or top_k, min_p)", self.sampling.truncates),
         )
         return super().scheduled(dataset) | {part: setting for part, setting, needed in rows if needed}

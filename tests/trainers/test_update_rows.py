@@ -75,5 +75,7 @@ def test_shares_of_groups_that_are_all_right_and_all_wrong(tmp_path: Path) -> No
 
 def test_demonstrations_have_no_ratio_to_a_policy_that_sampled(tmp_path: Path) -> None:
     settings = {"trainer.max_steps": 1, "trainer.eval_samples": 4, "threads": 1, "trainer.sample_prompts": 0}
-    run = rlhf_core.train("sft", dataset="pocket/assistant", settings=settings, run_dir=tmp_path / "run", progress=False)
+    run = rlhf_core.train(
+        "sft", dataset="pocket/assistant", settings=settings, run_dir=tmp_path / "run", progress=False
+    )
     assert not [name for row in rows(run.path / "metrics.jsonl") for name in row if "ratio" in name or "approx" in name]

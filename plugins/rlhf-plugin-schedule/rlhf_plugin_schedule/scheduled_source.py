@@ -49,7 +49,7 @@ class ScheduledSource(InlineSource):
         sampling = config.sampling.params(support=config.sampling.truncates)
         self.collector.settings = replace(self.collector.settings, sampling=sampling)
         if any(setting.startswith("trainer.") for setting in values) and parts.trained.critic is None:
-            parts.learner.loss.terms = (policy_terms(config),)
+            parts.learner.loss.terms = tuple(policy_terms(config))
         self._set_reward(run)
 
     def _set_reward(self, run: Any) -> None:
