@@ -171,6 +171,7 @@ def run(
     """Evaluate a model on one suite or several. The same command goes on after Ctrl-C or a crash.
 
     With several suites, say for which one rows and settings are: --data gsm8k=test.jsonl, --set gsm8k.limit=20.
+    --set model.KEY=VALUE is the model's: --set model.chat_template_kwargs.enable_thinking=false.
 
     \b
     rlhf eval gsm8k --model runs/x/final --data test.jsonl --style r1_zero
@@ -183,13 +184,13 @@ def run(
     """
     from rlhf_core.cli import context_of, emit_json, open_registry
     from rlhf_core.config import ConfigError
-    from rlhf_core.models import ModelConfig
     from rlhf_eval.harness import Job
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.several import evaluate_all, options_of
 
     ctx = context_of(open_registry(), seed=seed)
-    model_config = ModelConfig(path=model, dtype=dtype)
+    model_config = _model_of(model, dtype, options["settings"])
+    options["settings"] = tuple(text for text in options["settings"] if not text.startswith("model."))
     shares = options_of(suites, options)
     tasks = [name.partition(":")[2] for name in suites if name.startswith("lm_eval:")]
     if tasks and engine != "native":
@@ -224,6 +225,18 @@ def _show(results: Sequence[tuple[Path, dict[str, Any]]], failures: int, *, seve
         click.echo(f"\nrows, report and pass rates: {folder}\n")
     if several:
         show_all(results)
+
+
+def _model_of(path: str, dtype: str, settings: Sequence[str]) -> ModelConfig:
+    """The model, with those of the ``--set`` options that are its."""
+    from rlhf_core.config import ConfigError, parse_settings
+    from rlhf_core.models import ModelConfig
+
+    of_model = parse_settings(text.removeprefix("model.") for text in settings if text.startswith("model."))
+    for key, option in {"path": "--model", "dtype": "--dtype"}.items():
+        if key in of_model:
+            raise ConfigError(f"model.{key} is given by {option}", fix=f"{option} {of_model[key]}")
+    return ModelConfig.from_settings({"path": path, "dtype": dtype, **of_model}, "rlhf eval")
 
 
 def _run_lm_eval(

@@ -271,3 +271,16 @@ def test_the_help_names_every_suite(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out
     assert all(entry.name in listed for entry in open_registry().entries("benchmark"))
     assert "Suites:" in listed
+
+
+def test_a_setting_of_the_model_reaches_its_template_and_is_recorded(arithmetic: Arithmetic, rlhf: Rlhf) -> None:
+    greedy = ("--limit", 2, "--temperature", 0)
+    arithmetic(*greedy, "--out", "plain")
+    arithmetic(*greedy, "--set", "model.assistant_prefix=Of course!", "--out", "begun")
+    plain, begun = ([row["completion"] for row in jsonl(Path(f"{name}/rows.jsonl"))] for name in ("plain", "begun"))
+    assert plain != begun
+    settings = json.loads(Path("begun/settings.json").read_text())
+    assert settings["model"]["assistant_prefix"] == "Of course!"
+    ran = rlhf("eval", "prompts", "--dataset", "pocket/arithmetic", "--set", "model.dtype=bfloat16")
+    assert ran.code == 2
+    assert "model.dtype is given by --dtype" in ran.err

@@ -100,7 +100,10 @@ def load_sampler(registry: Registry, model: ModelConfig, engine: str = "native",
     from rlhf_core.cli.common import context_of
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
+    from rlhf_core.types.errors import ConfigError
 
+    if "name" in settings:
+        raise ConfigError("the engine is not chosen by its settings", fix=f"--engine {settings['name']}")
     server = {"urls": [engine]} if "://" in engine else {}
     chosen = registry.config("rollout", "vllm" if server else engine, {**settings, **server})
     chosen.preflight(ctx := context_of(registry, model=model))

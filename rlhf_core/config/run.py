@@ -15,7 +15,7 @@ from rlhf_core.plugins.registry import KIND_OF_FIELD
 from rlhf_core.plugins.slots import component
 
 
-def precision_of(run: Any) -> Literal["fp32", "bf16"]:
+def precision_of(run: Any) -> Literal["fp32", "bf16", "fp16"]:
     """What a run's model computes in: its trainer's setting, ``auto`` resolved; ``fp32`` without one."""
     chosen: Any = getattr(run.trainer, "precision", "fp32")
     return resolved(run) if chosen == "auto" else chosen

@@ -77,7 +77,7 @@ class HubSource:
             if any((path / name).is_file() for name in SAVED):
                 return self._saved(path, split)
             if path.is_file() and builder_of(path) == "csv":
-                return datasets.Dataset.from_list(list(table_rows(str(path), path.name)))
+                return self._sliced(datasets.Dataset.from_list(list(table_rows(str(path), path.name))), split)
             if path.is_file():
                 return datasets.load_dataset(str(builder_of(path)), data_files={split: str(path)}, split=split)
             name = str(path) if path.exists() else self.config.path
@@ -86,9 +86,10 @@ class HubSource:
                 files = {str(part): list(names) for part, names in (builder.config.data_files or {}).items()}
                 if {builder_of(Path(file)) for names in files.values() for file in names} != {"csv"}:
                     return datasets.load_dataset(name, self.config.subset, split=split, revision=self.config.revision)
-                names = self._split_of(files, split)
+                names = self._split_of(files, split.partition("[")[0])
                 local = datasets.DownloadManager().download(names)
-                return datasets.Dataset.from_list([r for file in zip(local, names) for r in table_rows(*file)])
+                rows = [row for file in zip(local, names) for row in table_rows(*file)]
+                return self._sliced(datasets.Dataset.from_list(rows), split)
         except DatasetError:
             raise
         except Exception as error:
@@ -102,7 +103,15 @@ class HubSource:
         import datasets
 
         saved = datasets.load_from_disk(str(path))
-        return saved if isinstance(saved, datasets.Dataset) else self._split_of(saved, split)
+        whole = saved if isinstance(saved, datasets.Dataset) else self._split_of(saved, split.partition("[")[0])
+        return self._sliced(whole, split)
+
+    def _sliced(self, rows: Any, split: str) -> Any:
+        """What ``split`` names of a whole split, as ``train[:10]`` or ``train[10%:20%]``."""
+        import datasets
+
+        parts = datasets.ReadInstruction.from_spec(split).to_absolute({split.partition("[")[0]: len(rows)})
+        return rows.select([n for part in parts for n in range(len(rows))[part.from_ : part.to]])
 
     def _split_of(self, splits: Mapping[Any, Any], split: str) -> Any:
         if split not in splits:

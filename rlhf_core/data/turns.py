@@ -67,6 +67,13 @@ def _read(turn: Any, where: str) -> list[dict[str, Any]]:
         message["reasoning"] = _text(reasoning, where)
     if role == "tool":
         message |= {key: str(turn[key]) for key in ("tool_call_id", "name") if turn.get(key)}
+    if role == "assistant" and turn.get("weight") not in (None, 1):
+        if turn["weight"] != 0:
+            why = f"got {turn['weight']!r}"
+            raise DatasetError(
+                "the weight of a turn is neither 0 nor 1", where=where, why=why, fix="0: it is only read"
+            )
+        message["weight"] = 0
     results: list[dict[str, Any]] = (blocks or {}).get("results", [])
     return [*results, *([message] if content or calls or not results else [])]
 

@@ -36,7 +36,7 @@ class LoadedModel:
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
-    def run_on(self, device: Any, precision: Literal["fp32", "bf16"] | None = None) -> None:
+    def run_on(self, device: Any, precision: Literal["fp32", "bf16", "fp16"] | None = None) -> None:
         """Move it to a ``torch.device``, if it has weights, and let it compute in ``precision``; None takes what a run
         takes by itself: bfloat16 on a card that has it, where weights are float32."""
         import torch

@@ -1,4 +1,4 @@
-"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32, for a bfloat16 head
+"""Mixed precision: the transformer in 16 bits, everything that decides a probability in float32, for a bfloat16 head
 lets sampled and trained log-probabilities drift apart (MiniMax 2025, "MiniMax-M1", section 3.2).
 """
 
@@ -13,7 +13,7 @@ import torch
 
 from rlhf_core.models.layers.trunk_and_head import base_model, split_lm_head
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 
 
 def set_precision(model: Any, precision: Precision) -> None:
@@ -22,10 +22,11 @@ def set_precision(model: Any, precision: Precision) -> None:
         return
     parts = split_lm_head(model)
     owner = base_model(model) if parts is None else parts.trunk
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
 
     @functools.wraps(type(owner).forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(next(self.parameters()).device.type, torch.bfloat16):
+        with torch.autocast(next(self.parameters()).device.type, dtype):
             out = type(self).forward(self, *args, **kwargs)
         for name in ("last_hidden_state", "logits"):
             if getattr(out, name, None) is not None:
@@ -33,12 +34,12 @@ def set_precision(model: Any, precision: Precision) -> None:
         return out
 
     owner.forward = MethodType(forward, owner)  # bound to its module, so that deepcopy binds it to the copy
-    owner.compute_dtype = torch.bfloat16
+    owner.compute_dtype = dtype
 
 
-def computes_in_bfloat16(module: torch.nn.Module) -> bool:
+def computes_in_16_bits(module: torch.nn.Module) -> bool:
     """Whether :func:`set_precision` was told so of a model that lies in this module."""
-    return any(part.__dict__.get("compute_dtype") == torch.bfloat16 for part in module.modules())
+    return any("compute_dtype" in part.__dict__ for part in module.modules())
 
 
 def slow_bfloat16(settings: Mapping[str, Any]) -> str:

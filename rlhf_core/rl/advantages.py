@@ -23,7 +23,7 @@ from rlhf_core.training.functional import kl_value
 from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.micro_batches import MicroBatcher, NoGradForward
 from rlhf_core.training.policy_module import Measure, PolicyModule, ReferencePolicy
-from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group, per_token
+from rlhf_core.training.rollout_batch import Floats, RolloutBatch, TrainingSample, by_group, cut_groups, per_token
 from rlhf_core.types.rollouts import Advantages, FinishReason, Rollout, Score, TokenValues
 
 
@@ -119,8 +119,7 @@ class AdvantageStep:
             all_scores = [score for one in ranks for score in one.scores]
             set_aside_scores = self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)
             section.sent = [(all_scores, set_aside_scores)] * len(ranks)
-        all_scores, set_aside_scores = section.received
-        return ScoredRollouts(all_scores, set_aside_scores, ranks)
+        return ScoredRollouts(section.received[0], section.received[1], ranks)
 
     def _less_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         limit, settings = self.config.sampling.max_tokens, self.config.overlong
@@ -135,8 +134,7 @@ class AdvantageStep:
         with self.rank_zero.section() as section:
             advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, scored.values)
             estimate = summarize(advantages, scored, batch, self.config.mask_truncated)
-            several = len(scored.ranks) > 1
-            state = estimator.state_dict() if several and isinstance(estimator, Stateful) else None
+            state = estimator.state_dict() if len(scored.ranks) > 1 and isinstance(estimator, Stateful) else None
             section.sent = divided(estimate, scored, state)
         estimate, state = section.received
         if state is not None:
@@ -147,15 +145,18 @@ class AdvantageStep:
 def summarize(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatch, mask_truncated: bool) -> Estimate:
     """Advantages of all ranks' completions, with counts and metrics of them."""
     rollouts, scores_ok = scored.rollouts, [s.ok for s in scored.scores]
-    truncated = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
     kl, tokens = (sum(one.kl[n] for one in scored.ranks) for n in (0, 1))
-    kl_max = max((one.kl[2] for one in scored.ranks), default=0.0)
+    metrics = rollout_metrics([*rollouts, *batch.set_aside_rollouts])
+    groups = [g.scores for g in (*cut_groups(batch.groups, rollouts, scored.scores), *batch.set_aside)]
+    if all(score.value is None or 0 <= score.value <= 1 for group in groups for score in group):  # verdicts
+        right, wrong = (sum(all(s.value == v for s in group) for group in groups) for v in (1.0, 0.0))
+        metrics |= {"groups/all_right": right / len(groups), "groups/all_wrong": wrong / len(groups)}
     return Estimate(
         advantages,
-        rollout_metrics([*rollouts, *batch.set_aside_rollouts]),
-        {"truncated_masked": truncated} if mask_truncated else {},
+        metrics,
+        {"truncated_masked": sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)} if mask_truncated else {},
         group_counts(advantages.values, scores_ok, batch.group_ids),
-        {"kl": kl / tokens, "kl_max": kl_max} if tokens else {},
+        {"kl": kl / tokens, "kl_max": max(one.kl[2] for one in scored.ranks)} if tokens else {},
     )
 
 

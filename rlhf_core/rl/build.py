@@ -168,7 +168,7 @@ class PartsBuilder:
             forward_check=forward_check,
             trained=trained,
             drift_bound=drift_bound(
-                engine, self.model, corrected=self.online is None or policy_terms(self.online).correction != "off"
+                engine, self.model, corrected=self.online is None or self.online.correction != "off"
             ),
         )
 
@@ -232,7 +232,7 @@ class PartsBuilder:
         config, prompts = self.config, self.inputs.prompts
         settings = CollectorSettings(
             prompts_per_step=config.prompts_per_step,
-            sampling=config.sampling.params(),
+            sampling=config.sampling.params(support=self.online is not None and config.sampling.truncates),
             dynamic=config.dynamic_sampling,
             adaptive=config.adaptive_sampling,
         )
@@ -264,8 +264,9 @@ def build_loss(ctx: BuildContext, terms: Sequence[LossTerm] = ()) -> CheckedLoss
 def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: BuildContext) -> TrainableModule:
     """The policy's module, and its loss with the terms that the settings and a critic add."""
     estimator = ctx.session.components.build_slot("advantage", ctx)
-    loss: Loss = build_loss(ctx, [policy_terms(config)])
-    module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)
+    loss: Loss = build_loss(ctx, policy_terms(config))
+    kind = scheduler("truncated", "trainer.sampling.top_p")() if config.sampling.truncates else PolicyModule
+    module = kind(inputs.policy.model, config.sampling.temperature, inputs.options)
     critic = estimator if isinstance(estimator, CriticAdvantage) else None
     if critic is not None:
         loss = critic.with_value_loss(loss)
@@ -282,14 +283,14 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
     )
 
 
-def policy_terms(config: OnlineTrainerConfig) -> PolicyTerms:
-    """The terms that the settings add to the policy's loss."""
-    stale = config.rollouts.max_staleness > 0
-    return PolicyTerms(
+def policy_terms(config: OnlineTrainerConfig) -> list[LossTerm]:
+    """The importance correction and the terms that the settings ask for, in this order."""
+    terms = PolicyTerms(
         kl_coefficient=config.kl.coefficient if config.kl.where == "loss" else 0.0,
         kl_estimator=config.kl.estimator,
-        stale=stale,
+        stale=config.rollouts.max_staleness > 0,
         entropy_coefficient=config.entropy_coefficient,
-        correction=config.importance.correction(stale),
-        importance=config.importance,
     )
+    if config.correction == "off":
+        return [terms]
+    return [scheduler("importance", "trainer.importance.mode")()(config.importance, config.correction), terms]

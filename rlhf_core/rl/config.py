@@ -249,6 +249,12 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         """Rollout batches that may be sampled before they are needed; 0 samples and learns in turn."""
         return self.rollouts.ahead(self.updates_per_step)
 
+    @property
+    def correction(self) -> Literal["off", "truncate", "mask"]:
+        """``importance.mode``; None is resolved by whether rollouts may be stale."""
+        stale = self.rollouts.max_staleness > 0 and self.importance.old_policy == "start_of_step"
+        return self.importance.mode or ("truncate" if stale else "off")
+
     def scheduled(self, dataset: DatasetSettings) -> dict[str, str]:
         """See :meth:`RolloutTrainerConfig.scheduled`."""
         rows = (
@@ -256,6 +262,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
             ("checks", "trainer.rollouts", self.rollouts.max_reads > 1 or self.rollouts.capacity),
             ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
             ("settings", "trainer.schedules", self.schedules),
+            ("importance", "trainer.importance.mode", self.correction != "off"),
+            ("truncated", "trainer.sampling.top_p (or top_k, min_p)", self.sampling.truncates),
         )
         return super().scheduled(dataset) | {part: setting for part, setting, needed in rows if needed}
 
@@ -277,7 +285,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
                 fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out",
             )
         self.check_precision(ctx)
-        check_sampling(self)
+        if self.sampling.temperature == 0:
+            raise ConfigError("temperature 0 samples equal completions", fix="--set trainer.sampling.temperature=1")
         self.check_rollouts(ctx)
         check_update_shares(self, ctx.world_size)
 
@@ -297,22 +306,6 @@ def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             fix=f"--set trainer.group_size={max(least, 8)}"
             if adaptive is None
             else f"--set trainer.adaptive_sampling.chunk_size={least}",
-        )
-
-
-def check_sampling(config: OnlineTrainerConfig) -> None:
-    """What is sampled has the probabilities that the trainer computes."""
-    sampling = config.sampling
-    if sampling.temperature == 0:
-        raise ConfigError(
-            "temperature 0 samples the same completion for the whole group",
-            fix="--set trainer.sampling.temperature=1.0",
-        )
-    if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
-        raise ConfigError(
-            "truncated sampling (top_p, top_k or min_p) cannot be combined with importance ratios",
-            why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
-            fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
         )
 
 

@@ -71,12 +71,6 @@ class ImportanceSettings(Config):
             )
         return self
 
-    def correction(self, stale: bool) -> Literal["off", "truncate", "mask"]:
-        """The mode, where None is resolved by whether rollouts may be stale."""
-        if self.mode is not None:
-            return self.mode
-        return "truncate" if stale and self.old_policy == "start_of_step" else "off"
-
 
 class ReferenceSettings(Config):
     """The reference policy: the policy before training, or as it was when last synced."""

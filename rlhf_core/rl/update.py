@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,8 @@ from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.hooks import StepMetrics
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.rl.config import OnlineTrainerConfig
-from rlhf_core.rl.settings import ImportanceSettings
 from rlhf_core.runs.session import RunSession
-from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, importance_weights, kl_loss
+from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
 from rlhf_core.training.rollout_batch import TrainingSample, regrouped
@@ -26,13 +25,14 @@ from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
 MEAN_SQUARE = "importance/mean_square"
-"""Kept until :func:`with_sample_size` makes an effective sample size of it, which is not a mean over micro-batches."""
+"""Of an importance correction (``rlhf-plugin-schedule``), kept until :func:`with_sample_size` makes an effective sample
+size of it, which is not a mean over micro-batches."""
 Metrics = dict[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    r"""``w * loss_BT + beta * KL_BT - c * H_BT``; a term whose coefficient is 0 is left out.
+    r"""``loss_BT + beta * KL_BT - c * H_BT``; a term whose coefficient is 0 is left out.
 
     The sum is not reduced: the core reduces all terms alike.
 
@@ -48,15 +48,10 @@ class PolicyTerms:
     KL weighs against ``batch.behaviour_logprobs_BT``."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus (Williams and Peng 1991); the gradient flows through the entropy."""
-    correction: Literal["off", "truncate", "mask"] = "off"
-    importance: ImportanceSettings = field(default_factory=ImportanceSettings)
 
     def __call__(self, out: LossOutput, batch: TokenBatch) -> LossOutput:
         """The loss's answer with the terms; the logprobs that they compare must be in the batch."""
         loss_BT, metrics = out.loss, dict(out.metrics)
-        if self.correction != "off":
-            weights, correction_metrics = correct(batch, self.importance, self.correction)
-            loss_BT, metrics = loss_BT * weights, metrics | correction_metrics
         if self.kl_coefficient:
             assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
             sampled_BT = batch.behaviour_logprobs_BT if self.stale else batch.old_logprobs_BT
@@ -79,38 +74,6 @@ def count_clamped(
         far_BT = far_BT | ((logprobs_BT - sampled_BT).abs() > LOG_LIMIT)
     count = (far_BT & mask_BT).sum()
     return {"kl_clamped": (count, count)}
-
-
-def correct(
-    batch: TokenBatch, settings: ImportanceSettings, mode: Literal["truncate", "mask"]
-) -> tuple[torch.Tensor, Metrics]:
-    """The weights of :func:`rlhf_core.training.functional.importance_weights`, and metrics of them.
-
-    Metrics over tokens, or over completions at level ``sequence``: ``importance/mean_ratio`` before bounds are
-    applied, ``importance/clipped_fraction`` beyond them, and what the effective sample size is made of.
-    """
-    assert batch.old_logprobs_BT is not None, "an importance correction needs old logprobs"
-    assert batch.behaviour_logprobs_BT is not None, "an importance correction needs the engine's logprobs"
-    weights, ratios = importance_weights(
-        batch.old_logprobs_BT,
-        batch.behaviour_logprobs_BT,
-        batch.mask_BT,
-        mode=mode,
-        level=settings.level,
-        cap=settings.cap,
-        low=settings.low,
-    )
-    counted = batch.mask_BT if settings.level == "token" else batch.mask_BT.any(-1, keepdim=True)
-    count = counted.sum()
-
-    def total(values: torch.Tensor) -> torch.Tensor:
-        return torch.where(counted, values, values.new_zeros(())).double().sum()
-
-    return weights, {
-        "importance/mean_ratio": (total(ratios), count),
-        MEAN_SQUARE: (total(ratios.double() ** 2), count),
-        "importance/clipped_fraction": (total((weights != ratios).float()), count),
-    }
 
 
 def with_sample_size(metrics: dict[str, float]) -> dict[str, float]:

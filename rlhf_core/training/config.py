@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationInfo, model_validator
 
 from rlhf_core.plugins.component import ComponentConfig, Config, DeadlineSettings, import_component
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.slots import resolve
 from rlhf_core.types.errors import ConfigError
 
@@ -110,6 +111,11 @@ class SamplingSettings(Config):
             )
         return self
 
+    @property
+    def truncates(self) -> bool:
+        """Whether a draw cannot choose every token."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
     def params(self, **changes: Any) -> SamplingParams:
         """Return them as the engine's type."""
         from rlhf_core.types.rollouts import SamplingParams
@@ -184,18 +190,20 @@ class LoopSettings(ComponentConfig):
 class ModelLoopSettings(LoopSettings):
     """What the on-policy and the offline loop share: they train a language model, or heads on its transformer."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """``bf16``: the transformer computes in bfloat16 (autocast) wherever it runs, sampling with the native engine
     included; weights, optimizer, output head, log-probabilities, scores and loss stay float32 (``model.dtype``).
+    ``fp16``: the same in float16, the loss scaled so that small gradients stay (``rlhf-plugin-optimizers``).
     ``auto`` is ``bf16`` on a CUDA device that has it, where ``model.dtype`` is ``float32``, and ``fp32`` elsewhere; the
     plan says which, and a resumed run keeps it."""
 
     def check_precision(self, ctx: BuildContext) -> None:
         """Refuse mixed precision of weights that are not float32."""
-        dtype = ctx.config.model.dtype
-        if self.precision == "bf16" and dtype != "float32":
+        if self.precision == "fp16":
+            scheduler("scaled", "trainer.precision=fp16")
+        if self.precision in ("bf16", "fp16") and ctx.config.model.dtype != "float32":
             raise ConfigError(
-                f"trainer.precision bf16 cannot be combined with model.dtype {dtype}",
-                why="mixed precision keeps the weights in float32 and computes in bfloat16",
+                f"trainer.precision {self.precision} cannot be combined with model.dtype {ctx.config.model.dtype}",
+                why="mixed precision keeps the weights in float32 and computes in 16 bits",
                 fix="leave out model.dtype, or trainer.precision",
             )

@@ -79,11 +79,11 @@ def probe_forward_options(
 log = logging.getLogger("rlhf.models")
 COMPARED = 4
 """Samples compared: two of each of two prompts."""
-NATS = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+NATS = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 """Largest difference of a logprob that rounding explains, by the number type of the forward."""
-GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 """The same for the gradient: norm of the difference over its norm."""
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 """Where a policy is certain, the gradient of its logprobs is what large terms leave that cancel, and their rounding
 stays: a difference of this share of their norm is not reported. Measured: 3.5e-7 in float32."""
 

@@ -11,6 +11,7 @@ import torch
 from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.distributed.optimizer import optimizer_of
 from rlhf_core.models.layers.segments import repeatable_gradients
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.loss_contract import checked_loss
 from rlhf_core.plugins.protocols import Loss
 from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer, Strategy
@@ -69,6 +70,8 @@ class Learner:
         self.optimizer = optimizer or optimizer_of(
             strategy, module, plan_optimizer(strategy.unwrap(module), settings.optimizer, critic, critic_rate)
         )
+        if getattr(settings, "precision", "") == "fp16":
+            self.optimizer = scheduler("scaled", "trainer.precision=fp16")()(self.optimizer)
         self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
         self._critic_factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
@@ -143,8 +146,7 @@ class Learner:
                 raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", samples)
         self.version += 1
         self.critic_only_updates += critic_only
-        rate = self.settings.optimizer.learning_rate * factor
-        core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
+        core = {"learning_rate": (self.settings.optimizer.learning_rate * factor, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
     def _micro_batches(self, samples: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -164,7 +166,8 @@ class Learner:
         if observe is not None and not is_dummy:
             observe(micro, batch, out)
         with repeatable_gradients(value.device):
-            self.strategy.backward(value * 0.0 if is_dummy else value)
+            scale = 0.0 if is_dummy else getattr(self.optimizer, "loss_scale", 1.0)
+            self.strategy.backward(value if scale == 1.0 else value * scale)
         if is_dummy:
             return {}
         row: dict[str, tuple[Any, Any]] = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
@@ -212,8 +215,7 @@ class Learner:
             samples: this rank's.
             advance: called with the size of every micro-batch that is measured.
         """
-        local = [float(sum(i.tokens for i in samples)), float(len(samples))]
-        tokens, sequences = self.strategy.sum_over_ranks(local)
+        tokens, sequences = self.strategy.sum_over_ranks([float(sum(i.tokens for i in samples)), float(len(samples))])
 
         def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
             batch = module(micro)
@@ -285,7 +287,7 @@ def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
         return {}
     weight = mask.sum()
     rows: dict[str, tuple[Any, Any]] = {}
-    if batch.old_logprobs_BT is not None:
+    if batch.old_logprobs_BT is not None and batch.behaviour_logprobs_BT is not None:  # demonstrations have no sampler
         gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
         ratio_BT = bounded_ratio(gap_BT)[0]
         rows["approx_kl"] = (((ratio_BT - 1 - gap_BT) * mask).sum(), weight)

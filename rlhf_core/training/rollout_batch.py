@@ -42,6 +42,8 @@ class TrainingSample:
     contexts: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """(First token, all that was fed before it) of each later stretch that was sampled in a context of its own. Only
     the forward is cut there; the episode stays one row for losses, reductions, penalties and metrics (ADR 0015)."""
+    support: npt.NDArray[np.int32] | None = None
+    """``Rollout.support``."""
 
     @classmethod
     def from_rollout(
@@ -68,6 +70,7 @@ class TrainingSample:
             contexts=tuple(
                 (s.span[0], s.prompt_ids) for s in rollout.segments if s.prompt_ids is not None and s.span[0] > 0
             ),
+            support=rollout.support,
         )
 
     @property

@@ -136,6 +136,8 @@ class SamplingParams:
     """Least probability, as a share of the likeliest token's; 0 means off."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion; they are kept in its text and tokens."""
+    support: bool = False
+    """Whether ``Rollout.support`` is wanted: a trainer's, where top_p, top_k or min_p truncate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ class Rollout:
     """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
     versions: tuple[VersionSpan, ...] = ()
     """Which version sampled which tokens, ``policy_version`` the oldest, end to end; empty: that one sampled all."""
+    support: npt.NDArray[np.int32] | None = None
+    """What truncated sampling left to choose from: ``[T]`` numbers of ids, then these ids, token after token."""
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -204,9 +208,11 @@ class Rollout:
         tokens, shape = len(self.completion_ids), np.shape(self.logprobs_T)
         fault = f"{tokens} tokens but logprobs of shape {shape}" if shape != (tokens,) else ""
         fault = fault or fault_in(tokens, self.mask_T, self.segments, self.turns)
+        if self.support is not None and len(self.support) != tokens + self.support[:tokens].sum():
+            fault = fault or f"{tokens} tokens but a support of {len(self.support)} numbers"
         if fault := fault or fault_in_versions(tokens, self.policy_version, self.versions, rising=not self.turns):
             raise MalformedRollout(f"rollout {self.prompt_id}#{self.group_index}: {fault}")
-        _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
+        _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info", "support")
 
     def sample(self, prompt: Prompt) -> Sample:
         """This completion as a reward sees it: nothing in its text but what the policy wrote."""

@@ -65,6 +65,7 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
         (("--prompt", "x", "--set", "model.prompt_format=raw"), "model.prompt_format is given by --prompt-format"),
         (("--prompt", "x", "--set", "model.where=x"), "unknown key 'where'"),
         (("--prompt", "x", "--engine-set", "model=pocket"), "unknown key 'model'"),
+        (("--prompt", "x", "--engine-set", "name=vllm"), "--engine vllm"),
         (("--prompt", "x", "--engine-set", "engine=native"), "unknown key 'engine'"),
     ],
 )

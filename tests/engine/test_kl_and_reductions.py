@@ -117,7 +117,7 @@ def test_kl_term_of_rollouts_sampled_ahead_is_the_kls(case: Case, stale: int, up
         behaviour_logprobs_BT=behaviour[None],
     )
     value, gradient = expected(
-        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=[policy_terms(config)])(batch).loss[0], behaviour
+        policy, CheckedLoss(GrpoClip(0.2, 0.2), terms=policy_terms(config))(batch).loss[0], behaviour
     )
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)

@@ -185,3 +185,14 @@ def test_templates_ship_in_the_wheel(tmp_path: Path) -> None:
         shipped = {n for n in wheel.namelist() if n.startswith("rlhf_testing/scaffold/templates/")}
     folder = root / "rlhf_testing" / "scaffold" / "templates"
     assert shipped == {f.relative_to(root).as_posix() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize(("name", "kind", "owner"), [("ipo", "loss", "dpo"), ("ensemble", "reward-model", "reward")])
+def test_the_name_of_an_installed_component_is_refused(
+    name: str, kind: str, owner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["plugins", "new", name, "--kind", kind, "--dir", str(tmp_path)])
+    assert done.value.code == 2
+    assert f"rlhf-plugin-{owner} has a" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -114,6 +114,9 @@ def ahead(staleness: int, settings: Settings, *, slow: bool = True, algorithm: s
     return Case(algorithm, changed, () if slow else (3,), (3,) if slow else (), metric(3, "buffer/batches"))
 
 
+TRUNCATED = {"trainer.sampling.temperature": 1.5, "trainer.sampling.top_k": 20, "trainer.sampling.top_p": 0.95}
+
+
 def metric(step: int, name: str, above: float = 0) -> Callable[[Left], bool]:
     return lambda left: left.at(step)[name] > above
 
@@ -228,6 +231,7 @@ CASES: Mapping[str, Case] = {
     "grpo-ahead-dynamic_sampling": ahead(1, {"trainer.dynamic_sampling.max_rounds": 3}),
     "grpo-ahead-adaptive_sampling": ahead(1, {"trainer.adaptive_sampling.max_completions": 8}),
     "grpo-ahead-lora": ahead(1, {"model.lora.r": 4}),
+    "grpo-ahead-truncated": ahead(1, TRUNCATED),
     "grpo-ahead-evictions": ahead(2, {"trainer.rollouts.capacity": 2, "trainer.train_batch_size": 8}),
     "ppo-ahead": ahead(2, {"trainer.train_batch_size": 16}, algorithm="ppo"),
     "ppo": Case("ppo", PPO, (1,), shows=coefficients_differ),

@@ -11,10 +11,11 @@ import torch
 
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.rl.settings import ImportanceSettings
-from rlhf_core.rl.update import PolicyTerms, with_sample_size
+from rlhf_core.rl.update import with_sample_size
 from rlhf_core.training.functional import effective_sample_size, importance_weights
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.batches import LossOutput, TokenBatch
+from rlhf_plugin_schedule.importance import ImportanceCorrection
 
 from .conftest import ONLINE, Train
 
@@ -59,7 +60,7 @@ def test_gradient_is_the_losses_own_times_the_weight() -> None:
 
     logprobs = OLD.clone().requires_grad_()
     tokens = batch(logprobs)
-    out = PolicyTerms(correction="truncate")(clip(tokens), tokens)
+    out = ImportanceCorrection(ImportanceSettings(), "truncate")(clip(tokens), tokens)
     out.loss[MASK].sum().backward()
     weights = torch.tensor([[2, 1, 0.25, 1], [0.5, 2, 1, 0.0]])
     torch.testing.assert_close(logprobs.grad, -weights * torch.tensor([[1.0] * 4, [-2.0] * 4]))
@@ -71,7 +72,7 @@ def test_metrics_cover_what_counts_and_add_up_over_micro_batches() -> None:
         return LossOutput(tokens.logprobs_BT)
 
     for level, ratios, clipped in (("token", [3, 1, 0.25, 1, 0.5, 4, 1], 2), ("sequence", [0.75, 2.0], 1)):
-        terms, tokens = PolicyTerms(correction="truncate", importance=ImportanceSettings(level=level, cap=1.9)), batch()
+        terms, tokens = ImportanceCorrection(ImportanceSettings(level=level, cap=1.9), "truncate"), batch()
         found = {k: (float(s), float(w)) for k, (s, w) in terms(none(tokens), tokens).metrics.items()}
         n = len(ratios)
         assert found["importance/mean_ratio"] == (pytest.approx(sum(ratios), rel=1e-5), n)
@@ -146,7 +147,6 @@ def test_a_stale_run_is_corrected_unless_told_otherwise(train: Train) -> None:
             ["importance.mode=mask", "importance.old_policy=behaviour"],
             ("mode mask cannot be combined", "corrected twice"),
         ),
-        (["importance.mode=truncate", "sampling.top_p=0.9"], ("truncated sampling", "importance ratios")),
     ],
 )
 def test_settings_that_contradict_each_other(

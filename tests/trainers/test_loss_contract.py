@@ -75,7 +75,7 @@ def learner(kind: str, change: Change, *, terms: bool = False) -> Learner:
     def loss(batch: Any) -> Any:
         return change(values(batch))
 
-    chosen: Any = CheckedLoss(loss, "loss 'odd'", [policy_terms(config)]) if terms else loss
+    chosen: Any = CheckedLoss(loss, "loss 'odd'", policy_terms(config)) if terms else loss
     return Learner(Module(kind), chosen, LocalStrategy(), config, 1)
 
 
@@ -132,7 +132,7 @@ def test_a_loss_that_changes_its_batch_is_named_before_anything_is_learned(
 
     made = learner(kind, lambda row: LossOutput(row))
     config = OnlineTrainerConfig(name="t", kl={"coefficient": 0.1, "where": "loss"})  # pyright: ignore[reportArgumentType]
-    added = [policy_terms(config)] if terms and kind == "token" else []
+    added = policy_terms(config) if terms and kind == "token" else []
     made.loss = CheckedLoss(loss, "loss 'odd'", added)
     module: Any = made.module
     module.register_forward_hook(lambda *given: own_tensors(given[-1]))

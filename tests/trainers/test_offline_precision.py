@@ -226,4 +226,4 @@ def test_a_model_that_was_loaded_otherwise_is_said(caplog: pytest.LogCaptureFixt
     trainer.task = SimpleNamespace(module=torch.nn.Linear(1, 1))
     with caplog.at_level(logging.WARNING), pytest.raises(AttributeError):
         trainer.start(None)  # there is no strategy
-    assert "precision bf16 has no effect: 'sft' did not load its model with load_trained_policy" in caplog.text
+    assert "precision has no effect: 'sft' did not load its model with load_trained_policy" in caplog.text

@@ -60,3 +60,22 @@ def test_a_step_of_one_update_is_its_own_row_and_says_what_is_largest(tmp_path: 
         assert row["kl_max"] >= row["kl"] >= 0
         means = [row[f"pocket/{subset}/reward/mean"] for subset in ("arithmetic", "assistant")]
         assert sum(means) / 2 == pytest.approx(row["reward/mean"])
+
+
+def test_shares_of_groups_that_are_all_right_and_all_wrong(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", 2, group_size=2)
+    trace = [row for row in read_jsonl(tmp_path / "run" / "trace.jsonl") if "completions" in row]
+    for step in (1, 2):
+        groups = [[c["score"] for c in row["completions"]] for row in trace if row["step"] == step]
+        metrics = next(row for row in rows(run.path / "metrics.jsonl") if row["step"] == step and "loss" in row)
+        assert metrics["groups/all_right"] == sum(set(group) == {1.0} for group in groups) / len(groups)
+        assert metrics["groups/all_wrong"] == sum(set(group) == {0.0} for group in groups) / len(groups)
+        assert 0 < metrics["groups/all_wrong"] < 1
+
+
+def test_demonstrations_have_no_ratio_to_a_policy_that_sampled(tmp_path: Path) -> None:
+    settings = {"trainer.max_steps": 1, "trainer.eval_samples": 4, "threads": 1, "trainer.sample_prompts": 0}
+    run = rlhf_core.train(
+        "sft", dataset="pocket/assistant", settings=settings, run_dir=tmp_path / "run", progress=False
+    )
+    assert not [name for row in rows(run.path / "metrics.jsonl") for name in row if "ratio" in name or "approx" in name]

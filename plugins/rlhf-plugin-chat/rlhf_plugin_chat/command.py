@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from rlhf_plugin_chat.conversation import Conversation
 
 
+OPTIONS = {
+    "path": "rlhf chat MODEL",
+    "chat_template": "--chat-template",
+    "prompt_format": "--prompt-format",
+    "tool_format": "--tool-format",
+}
+"""Settings of a model that are given otherwise."""
+
+
 @click.command(context_settings={"show_default": True})
 @click.argument("model", default="pocket", metavar="[MODEL]")
 @click.option("--compare", metavar="MODEL2", help="A second model that gets the same messages.")
@@ -49,6 +58,13 @@ if TYPE_CHECKING:
     default=10.0,
     help="Seconds for a call; a late one is killed.",
 )
+@click.option(
+    "--set",
+    "model_settings",
+    multiple=True,
+    metavar="model.b=c",
+    help="One setting of the models, such as model.chat_template_kwargs.enable_thinking=false. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON line for each answer.")
 def chat(
     model: str,
@@ -61,6 +77,7 @@ def chat(
     call_timeout: float,
     as_json: bool,
     stop: tuple[str, ...],
+    model_settings: tuple[str, ...],
     **settings: Any,
 ) -> None:
     """Talk to a model: a run, a checkpoint, a folder, a hub id, or pocket (default). /help lists what can be typed.
@@ -73,6 +90,7 @@ def chat(
     echo "What is 2 + 3?" | rlhf chat pocket --temperature 0
     rlhf chat M --tools calculator --tools my_tools.py
     """
+    from rlhf_core.config import parse_settings
     from rlhf_plugin_chat.conversation import Conversation
     from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
     from rlhf_plugin_chat.talker import ChatModel, Settings
@@ -83,7 +101,17 @@ def chat(
     screen = JsonScreen() if as_json else Columns() if wide else Screen()
     paths = [model] if compare is None else [model, compare]
     toolbox = None if not tools else Toolbox.chosen(tools, max_turns, call_timeout)
-    talkers = [ChatModel.load(path, chat_template, prompt_format, screen.note, toolbox, tool_format) for path in paths]
+    sections = parse_settings(model_settings)
+    of_model = sections.pop("model", {})
+    wrong = [*sections, *(f"model.{key}" for key in of_model if key in OPTIONS)]
+    if wrong:
+        raise ConfigError(
+            f"--set {wrong[0]} has no effect here", fix=OPTIONS.get(wrong[0].partition(".")[2], "model.KEY=VALUE")
+        )
+    talkers = [
+        ChatModel.load(path, chat_template, prompt_format, screen.note, toolbox, tool_format, **of_model)
+        for path in paths
+    ]
     conversation = Conversation(talkers, Settings(stop=stop, **settings), screen)
     try:
         _talk(conversation) if typed else _read(conversation)

@@ -83,10 +83,16 @@ class ChatModel:
         warn: Say,
         toolbox: Toolbox | None = None,
         tool_format: str | None = None,
+        **of_model: Any,
     ) -> ChatModel:
         """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said."""
         config = model_as_trained(
-            path, "rlhf chat", chat_template=chat_template, prompt_format=prompt_format, tool_format=tool_format
+            path,
+            "rlhf chat",
+            chat_template=chat_template,
+            prompt_format=prompt_format,
+            tool_format=tool_format,
+            **of_model,
         )
         sampler = load_sampler(open_registry(), config)
         policy, engine = sampler

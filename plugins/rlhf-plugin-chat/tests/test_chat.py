@@ -53,6 +53,29 @@ def test_answers_are_what_the_engine_samples(chat: Callable[..., Any], rlhf: Cal
     assert ran.out == json.loads(sampled.out)[0]["completions"][0]["text"] + "\n"
 
 
+def test_a_setting_of_the_model_reaches_its_template(chat: Callable[..., Any], rlhf: Callable[..., Any]) -> None:
+    begins = ("--set", "model.assistant_prefix=Of course!")
+    greedy = ("--temperature", 0, "--max-tokens", 12)
+    sampled = rlhf("generate", "--prompt", "What is 2 + 3?", *greedy, *begins, "--json")
+    text = json.loads(sampled.out)[0]["completions"][0]["text"]
+    assert chat("What is 2 + 3?", args=(*greedy, *begins)).out == text + "\n"
+    assert chat("What is 2 + 3?", args=greedy).out != text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("model.chat_template=plain", "--chat-template"),
+        ("agent.max_turns=2", "agent"),
+        ("model.assistnt=x", "assistant"),
+    ],
+)
+def test_settings_without_effect_are_refused(chat: Callable[..., Any], setting: str, says: str) -> None:
+    ran = chat("hi", args=("--set", setting))
+    assert ran.code == 2
+    assert says in ran.err
+
+
 def test_the_seed_decides_and_reset_begins_again(chat: Callable[..., Any]) -> None:
     lines = ("Tell me a story.", "And another.", "/reset", "Tell me a story.", "/seed 5", "Tell me a story.")
     told = answers(chat(*lines, args=JSON))

@@ -77,6 +77,12 @@ def check_run(run: Any, config: DeepSpeedConfig) -> None:
             why="ZeRO lays weights end to end and cuts them anywhere; this optimizer steps weights with their shape",
             fix="--set trainer.optimizer.name=adamw, or --set strategy=ddp",
         )
+    if getattr(trainer, "precision", "") == "fp16":
+        raise ConfigError(
+            "strategy deepspeed with trainer.precision=fp16",
+            why="DeepSpeed makes its steps itself, and the scale of the loss would not be taken out of them",
+            fix="--set trainer.precision=bf16, or --set strategy=ddp",
+        )
     if run.model.dtype != "float32":
         raise ConfigError(
             f"strategy deepspeed with model.dtype={run.model.dtype}",

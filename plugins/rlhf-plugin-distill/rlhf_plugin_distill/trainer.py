@@ -30,7 +30,7 @@ class DistillTrainer(RolloutTrainer):
         policy = PolicyModule(self.inputs.policy.model, config.sampling.temperature or 1.0, self.inputs.options)
         self.module = DistillModule(policy, teacher, loss.build(ctx))
         sampling = config.sampling
-        self.truncates = sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+        self.truncates = sampling.temperature == 0 or sampling.truncates
         self.teacher, self.total_updates = teacher, config.steps
         self.teacher_prompts = TeacherPrompts(config.teacher, self.inputs.policy, ctx, teacher)
         for prompt in self.inputs.prompts.by_name().values():  # what a row lacks is found now

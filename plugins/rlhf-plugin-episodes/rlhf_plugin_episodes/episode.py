@@ -62,6 +62,8 @@ class Episode:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._mask: list[bool] = []
+        self._support_sizes: list[int] = []
+        self._support: list[Any] = []
         self._contexts: list[tuple[int, tuple[int, ...]]] = []
         self._versions: list[tuple[int, int]] = []  # (first token, version of the weights that sampled from there on)
         self._finish = FinishReason.EOS
@@ -103,6 +105,9 @@ class Episode:
                 self._versions.append((start + span.span[0] if self._versions else 0, span.version))
         self._ids += rollout.completion_ids
         self._logprobs += rollout.logprobs_T.tolist()
+        if rollout.support is not None:  # the first tokens' sizes, then ids
+            self._support_sizes += rollout.support[: len(rollout.completion_ids)].tolist()
+            self._support.append(rollout.support[len(rollout.completion_ids) :])
         self._mask += [True] * len(rollout.completion_ids)
         self._finish = rollout.finish_reason
         self.policy_turns += 1
@@ -123,6 +128,7 @@ class Episode:
         else:
             self._ids += ids
             self._logprobs += [0.0] * len(ids)
+            self._support_sizes += [0] * len(ids)
             self._mask += [False] * len(ids)
         end = len(self._ids)
         for n, turn in enumerate(turns):
@@ -170,6 +176,9 @@ class Episode:
             tuple(self.turns),
             self.failure,
             versions=versions,
+            support=np.concatenate([np.array(self._support_sizes, np.int32), *self._support])
+            if self._support
+            else None,
         )
 
 

@@ -43,6 +43,12 @@ class FsdpConfig(ComponentConfig):
                 fix="leave it out, or take the number of ranks of a node",
             )
         precision = getattr(ctx.config.trainer, "precision", "fp32")
+        if precision == "fp16":
+            raise ConfigError(
+                "strategy fsdp with trainer.precision=fp16",
+                why="scaled losses were not compared on shards",
+                fix="--set trainer.precision=bf16, or --set strategy=ddp",
+            )
         if self.param_dtype == "bfloat16" and precision != "bf16":
             raise ConfigError(
                 f"strategy.param_dtype bfloat16 with trainer.precision {precision}",

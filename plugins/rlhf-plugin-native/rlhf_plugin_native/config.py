@@ -14,6 +14,8 @@ class NativeRolloutConfig(ComponentConfig):
 
     name: str = "native"
     component: ClassVar[str] = "rlhf_plugin_native.engine:NativeEngine.from_config"
+    gives_support: ClassVar[bool] = True
+    """Rollouts of truncated sampling say what each draw could choose from."""
     max_concurrent: int = Field(256, ge=1)
     """Most completions decoded together; the others wait, prompts of like length together, and enter as these end."""
     max_batch_tokens: int | None = Field(None, ge=1)

@@ -7,8 +7,10 @@ vocabulary, ``_T`` completion tokens.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ class SampledTokens:
     tokens: list[int]
     logprobs_T: np.ndarray[Any, np.dtype[np.float32]]
     finish: FinishReason
+    support: np.ndarray[Any, np.dtype[np.int32]] | None = None
 
 
 class Drawn(NamedTuple):
@@ -135,6 +138,8 @@ class Decoder:
         self.drawn: dict[int, SampledTokens] = {}
         self.reported: set[int] = set()
         self.stopped: set[int] = set()
+        self.support: defaultdict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
+        """By request, the ids that each draw could choose from, if they are wanted."""
         self.rows: DecodeState | None = None
         self.cache: Any = None
         self.logits_BV: torch.Tensor
@@ -247,16 +252,27 @@ class Decoder:
         early = self.count + 1 < self.sampling.min_tokens
         uniform_B = rows.uniforms_BT.gather(1, rows.position())[:, 0]
         if early.all() or not early.any():
-            drawn = draw(self.logits_BV, uniform_B, self.sampling, self.ends if early.all() else None)
+            left = partial(self._note, range(len(rows))) if self.sampling.support else None
+            drawn = draw(self.logits_BV, uniform_B, self.sampling, self.ends if early.all() else None, left)
         else:  # rows that entered later may still have to be kept from ending
             drawn = (rows.tokens_BT.new_empty(len(rows)), rows.logprobs_BT.new_empty(len(rows)))
             for which, banned in ((early, self.ends), (~early, None)):
                 indices = on_device(np.flatnonzero(which), self.device)
-                for full, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
+                left = partial(self._note, np.flatnonzero(which).tolist()) if self.sampling.support else None
+                parts = draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned, left)
+                for full, part in zip(drawn, parts):
                     full[indices] = part
         rows.record(*drawn, self.ends)
         self.count = self.count + 1
         return drawn[0]
+
+    def _note(self, rows: Sequence[int], left_BV: torch.Tensor) -> None:
+        """Keep what each of some rows could choose from; on a GPU this waits for the device."""
+        open_BV = left_BV.isfinite()
+        ids_M = open_BV.nonzero()[:, 1].int().cpu().numpy()
+        ends = open_BV.sum(-1).cumsum(-1).tolist()
+        for row, start, end in zip(rows, [0, *ends], ends):
+            self.support[int(self.request[row])].append(ids_M[start:end].copy())
 
     def _state(self) -> DecodeState:
         assert self.rows is not None
@@ -297,7 +313,11 @@ class Decoder:
             tokens = self.seen.tokens_BT[row, :n].tolist()
             ended = FinishReason.EOS if tokens[-1] in self.end_set else FinishReason.LENGTH
             finish = FinishReason.STOP if request in self.stopped else ended
-            results[request] = SampledTokens(tokens, self.seen.logprobs_BT[row, :n].copy(), finish)
+            logprobs_T, support = self.seen.logprobs_BT[row, :n].copy(), None
+            if self.sampling.support:
+                ids = self.support[request][:n]
+                support = np.concatenate([np.array([len(one) for one in ids], np.int32), *ids])
+            results[request] = SampledTokens(tokens, logprobs_T, finish, support)
         return results
 
     def _stops(self, recent: list[int]) -> bool:

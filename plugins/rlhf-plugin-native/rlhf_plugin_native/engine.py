@@ -201,4 +201,5 @@ class NativeEngine:
             text=self._text(drawn.tokens),
             seed=request.seed,
             media=() if self.modality is None else self.modality.media(drawn.tokens),
+            support=drawn.support,
         )

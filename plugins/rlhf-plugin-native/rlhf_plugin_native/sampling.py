@@ -6,7 +6,7 @@ Suffixes: ``_B`` live sequences, ``_V`` vocabulary, ``_K`` blocks of the vocabul
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,11 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
 
 
 def draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams, banned: torch.Tensor | None = None
+    logits_BV: torch.Tensor,
+    uniform_B: torch.Tensor,
+    params: SamplingParams,
+    banned: torch.Tensor | None = None,
+    left: Callable[[torch.Tensor], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""``(tokens_B, logprobs_B)`` by inverting the cumulative distribution at a float64 number in [0, 1) per row.
 
@@ -42,7 +46,8 @@ def draw(
 
     - nothing truncates: :math:`\log\mathrm{softmax}(z/\tau)` over the *whole* vocabulary, which is what a trainer
       computes. A ban (``min_tokens``) redirects the draw but is not part of it.
-    - top-k, top-p or min-p truncate: the renormalised distribution that was really drawn from, ban included.
+    - top-k, top-p or min-p truncate: the renormalised distribution that was really drawn from, ban included; ``left``
+      gets its logits, ``-inf`` where a token could not be drawn.
     - temperature 0: the most likely token, with its log-probability at temperature 1.
     """
     scaled_BV = logits_BV.float()
@@ -53,6 +58,8 @@ def draw(
         return _with_logprob(open_BV.argmax(-1), scaled_BV, torch.logsumexp(scaled_BV, -1))
     if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
         open_BV = truncate(open_BV, params)
+        if left is not None:
+            left(open_BV)
         tokens_B, lse_B = _invert(open_BV, uniform_B)
         return _with_logprob(tokens_B, open_BV, lse_B)
     tokens_B, lse_B = _invert(open_BV, uniform_B)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -78,7 +78,8 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
         trunk = copy.deepcopy(trunk_of(policy))
     else:
         start = load_critic_model(settings.path, ctx)
-        start.run_on(device, "bf16" if "compute_dtype" in vars(trunk_of(policy)) else "fp32")
+        dtypes: dict[Any, Literal["bf16", "fp16"]] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+        start.run_on(device, dtypes.get(vars(trunk_of(policy)).get("compute_dtype"), "fp32"))
         trunk = trunk_of(start)
     with torch.device(device):
         return Critic(width(trunk), dtype_of(trunk), trunk)

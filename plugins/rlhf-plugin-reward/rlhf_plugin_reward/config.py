@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -164,6 +165,15 @@ def check_reward_folder(path: str) -> None:
             f"'{path}' holds no reward model",
             why="a checkpoint of its training holds only what was trained" if part else "config.json is not there",
             fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final",
+        )
+    file = folder / "config.json"
+    classes = json.loads(file.read_text("utf-8")).get("architectures") if looks_local else None
+    if classes and all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in classes):
+        raise ModelError(
+            f"'{path}' is not a reward model but a language model",
+            where=str(file),
+            why=f"it is of class {classes[0]}",
+            fix="train one: rlhf train --algo reward_model",
         )
 
 

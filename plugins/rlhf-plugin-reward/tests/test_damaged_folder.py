@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +41,14 @@ def test_a_classifier(tmp_path: Path) -> None:
     flip_one_bit(tmp_path / "rm" / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.safetensors is not what was written"):
         load_classifier(str(tmp_path / "rm"))
+
+
+def test_a_language_model_is_no_reward_model_before_anything_is_loaded(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    load_policy(ModelConfig(path="pocket")).model.save_pretrained(tmp_path / "policy")
+    run = ("train", "--algo", "grpo", "--reward", "bradley_terry", "--dataset", "pocket/arithmetic", "--dry-run")
+    ran = call(*run, "--set", f"reward.path={tmp_path / 'policy'}")
+    assert ran.code == 2
+    assert "is not a reward model but a language model" in ran.err
+    assert "LlamaForCausalLM" in ran.err

@@ -27,6 +27,21 @@ def check(trainer: RolloutTrainerConfig, ctx: BuildContext) -> None:
             check_schedules(trainer, ctx.config)
         if trainer.dynamic_sampling is not None:
             check_dynamic(trainer, ctx)
+        if trainer.sampling.truncates:
+            check_engine(ctx)
+
+
+def check_engine(ctx: BuildContext) -> None:
+    """The engine says what each draw could choose from."""
+    engine = ctx.config.rollout
+    if engine is None or getattr(engine, "gives_support", False):
+        return
+    raise ConfigError(
+        f"trainer.sampling truncates (top_p, top_k or min_p), but rollout engine '{engine.name}' does not say which "
+        "tokens each draw could choose from",
+        why="the update needs them: a sampled token's probability is renormalised over these",
+        fix="--set rollout.name=native, or top_p=1, top_k=0 and min_p=0; eval_sampling may truncate",
+    )
 
 
 def check_rollouts(rollouts: RolloutSettings, each: int) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rlhf_core.config import ConfigError
+from rlhf_core.data import Prompt
 from rlhf_core.rl.build import OnlineParts, policy_terms
 from rlhf_core.rl.sources import InlineSource, SourceBatch
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.training.trace import Timer
-from rlhf_plugin_schedule.schedules import changed, read
+from rlhf_plugin_schedule.schedules import SHOTS, Schedule, changed, check_shots, read
 
 
 class ScheduledSource(InlineSource):
@@ -24,37 +26,74 @@ class ScheduledSource(InlineSource):
         self.trainer, self.parts = trainer, parts
         self.schedules = read(trainer.config.schedules)
         self.run = trainer.ctx.config
+        self.shots: Shots | None = None
+        if (examples := next((one for one in self.schedules if one.setting == SHOTS), None)) is not None:
+            self.shots = self.collector.prompts.encode = Shots(examples, trainer)
 
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """Set the step's values, and sample with them."""
         values = {one.setting: one.value(step, self._configured(one.setting)) for one in self.schedules}
-        self._set(values)
+        if self.shots is not None:
+            values[SHOTS] = self.shots.count = round(values[SHOTS])
+        self._set({setting: value for setting, value in values.items() if setting != SHOTS})
         batch = super().next_batch(step, version, timer, number)
         self._set_reward(self.run)  # evaluations score with the same reward
-        return batch._replace(metrics={**batch.metrics, **{f"schedule/{key}": value for key, value in values.items()}})
+        numbers = {f"schedule/{one.setting}": _number(one, values[one.setting]) for one in self.schedules}
+        return batch._replace(metrics={**batch.metrics, **numbers})
 
-    def _configured(self, setting: str) -> float:
+    def _configured(self, setting: str) -> Any:
+        if setting == SHOTS:
+            return 0
         found: Any = self.run
         for key in _keys(setting):
             found = found[key] if isinstance(found, Mapping) else getattr(found, key)
-        return float(found)
+        return found
 
-    def _set(self, values: dict[str, float]) -> None:
+    def _set(self, values: Mapping[str, Any]) -> None:
         run: Any = self.run
         for setting, value in values.items():
             run = changed(run, _keys(setting), value)
         parts, config = self.parts, run.trainer.micro_batches(self.trainer.ctx.world_size)
         self.trainer.config = parts.advantages.config = parts.update.config = parts.learner.settings = config
         parts.update.module.temperature = config.sampling.temperature
-        self.collector.settings = replace(self.collector.settings, sampling=config.sampling.params())
+        sampling = config.sampling.params(support=config.sampling.truncates)
+        self.collector.settings = replace(self.collector.settings, sampling=sampling)
         if any(setting.startswith("trainer.") for setting in values) and parts.trained.critic is None:
-            parts.learner.loss.terms = (policy_terms(config),)
+            parts.learner.loss.terms = tuple(policy_terms(config))
         self._set_reward(run)
 
     def _set_reward(self, run: Any) -> None:
         reward: Any = self.parts.rewards.default.reward
         if any(one.setting.startswith("reward.") for one in self.schedules):
             reward.config = run.reward
+
+
+def _number(one: Schedule, value: Any) -> float:
+    """A value as a metric: of words 0 for the first, 1 for the last."""
+    return float(value == one.last) if isinstance(value, str) else float(value)
+
+
+class Shots:
+    """Encodes training prompts with the first ``count`` examples, a blank line after each, before the last turn."""
+
+    def __init__(self, schedule: Schedule, trainer: OnlineTrainer) -> None:
+        inputs = trainer.inputs
+        self.encode, self.context = inputs.prompts.encode, inputs.policy.context
+        self.examples = [f"{prompt}\n{answer}\n\n" for prompt, answer in check_shots(schedule, schedule.setting)]
+        self.count = max(int(schedule.first or 0), int(schedule.last))
+        room, prompts = self.context - trainer.config.sampling.max_tokens, inputs.prompts.by_name().values()
+        longest = max(len(self(prompt)) for prompt in prompts)
+        if longest > room:
+            raise ConfigError(
+                f"a prompt has {longest} tokens with {self.count} examples, and {room} fit",
+                why=f"the context is {self.context}, less trainer.sampling.max_tokens",
+                fix="fewer or shorter examples, or set dataset.max_prompt_tokens lower",
+            )
+
+    def __call__(self, prompt: Prompt) -> tuple[int, ...]:
+        *before, last = prompt.messages
+        text = "".join([*self.examples[: self.count], str(last["content"])])
+        return self.encode(replace(prompt, messages=(*before, {**last, "content": text})))
 
 
 def _keys(setting: str) -> list[str]:

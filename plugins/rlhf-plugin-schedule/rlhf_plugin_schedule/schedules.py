@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from rlhf_core.config import Config, ConfigError, RunConfig, did_you_mean
 from rlhf_core.rl import KLSettings, OnlineTrainerConfig
@@ -20,6 +20,9 @@ OF_TRAINER = (
     "trainer.optimizer.max_grad_norm",
 )
 """Settings of the trainer that a step reads anew. A reward names its own: ``changeable`` of its Config, patterns."""
+SHOTS = "dataset.shots"
+"""Not a setting elsewhere: how many of ``examples`` stand before each training prompt."""
+Value = float | str
 
 
 class Schedule(Config):
@@ -27,19 +30,30 @@ class Schedule(Config):
 
     setting: str
     """Its dotted key."""
-    first: float | None = Field(default=None, alias="from", allow_inf_nan=False)
+    first: Value | None = Field(default=None, alias="from")
     """None is what the setting says."""
-    last: float = Field(alias="to", allow_inf_nan=False)
+    last: Value = Field(alias="to")
     start: int = Field(default=1, ge=0)
     """Last step with the first value."""
     end: int = Field(ge=1)
     """First step with the last value."""
     shape: Literal["linear", "cosine", "step"] = "linear"
-    """``step`` keeps the first value until ``end``."""
+    """``step`` keeps the first value until ``end``, as words do with any."""
+    examples: str | None = None
+    """Of ``dataset.shots``: rows with a prompt and a completion."""
 
-    def value(self, step: int, now: float) -> float:
+    @field_validator("first", "last")
+    @classmethod
+    def _finite(cls, value: Value | None) -> Value | None:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{value} is not a finite number", fix="give a number")
+        return value
+
+    def value(self, step: int, now: Any) -> Any:
         """Value in a step, counted from 1; ``now`` is what the setting says."""
-        first = now if self.first is None else self.first
+        first: Any = now if self.first is None else self.first
+        if isinstance(self.last, str):
+            return self.last if step >= self.end else first
         share = min(1.0, max(0.0, (step - self.start) / (self.end - self.start)))
         if self.shape == "step":
             share = float(share == 1.0)
@@ -77,6 +91,11 @@ def check_schedules(trainer: OnlineTrainerConfig, run: RunConfig) -> None:
         if one.start >= trainer.steps:
             why = f"the run has {trainer.steps} steps"
             raise ConfigError(f"the schedule begins at step {one.start}", where=where, why=why, fix="lower start")
+        if (one.setting == SHOTS) != (one.examples is not None):
+            raise ConfigError(f"{SHOTS} and examples belong together", where=where, fix="examples: FILE.jsonl")
+        if one.examples is not None:
+            check_shots(one, where)
+            continue
         _check_setting(one, run, where)
         _check_effect(one, trainer, run, where)
 
@@ -101,13 +120,33 @@ def _check_setting(one: Schedule, run: RunConfig, where: str) -> None:
         _check_value(parent, name, value, where)
 
 
-def _check_value(parent: BaseModel, name: str, value: float, where: str) -> None:
+def check_shots(one: Schedule, where: str) -> list[tuple[str, str]]:
+    """(Prompt, completion) of the examples, if there are as many as the schedule wants."""
+    from rlhf_core.data import check_file
+    from rlhf_core.data.files import read_rows
+
+    assert one.examples is not None
+    check_file(one.examples, "file of examples", "examples")
+    rows = [(str(row.get("prompt") or ""), str(row.get("completion") or "")) for row in read_rows(one.examples).rows]
+    if not all(prompt and completion for prompt, completion in rows):
+        raise ConfigError(f"a row of '{one.examples}' has no prompt, or no completion", where=where, fix="fill both")
+    for count in (one.first, one.last):
+        if not isinstance(count, int | float) or not 0 <= count <= len(rows) or count != int(count):
+            why = f"'{one.examples}' has {len(rows)}"
+            raise ConfigError(f"{count} is no number of examples", where=where, why=why, fix="give from and to")
+    return rows
+
+
+def _check_value(parent: BaseModel, name: str, value: Value, where: str) -> None:
     field = type(parent).model_fields[name]
     annotated: Any = Annotated[field.annotation, field]  # pyright: ignore[reportInvalidTypeForm]
     try:
         TypeAdapter(annotated).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{value:g} is no value of it: {error.errors()[0]['msg']}", where=where) from error
+        raise ConfigError(
+            f"{value if isinstance(value, str) else format(value, 'g')} is no value of it: {error.errors()[0]['msg']}",
+            where=where,
+        ) from error
 
 
 def _check_effect(one: Schedule, trainer: OnlineTrainerConfig, run: RunConfig, where: str) -> None:

@@ -16,6 +16,7 @@ import pytest
         "trainer.dynamic_sampling.max_rounds=2",
         "trainer.adaptive_sampling.k_success=1",
         "trainer.rollouts.max_staleness=1",
+        "trainer.sampling.top_k=5",
     ],
 )
 def test_the_error_names_setting_and_distribution(
@@ -26,5 +27,6 @@ def test_the_error_names_setting_and_distribution(
     ran = call(*run, "--set", setting)
     assert ran.code == 2
     named = setting.partition("=")[0].rpartition(".")[0].replace("trainer.rollouts", "trainer.rollouts.max_staleness")
+    named = named.replace("trainer.sampling", "trainer.sampling.top_p (or top_k, min_p)")
     assert f"{named} needs rlhf-plugin-schedule" in ran.err
     assert "pip install rlhf-plugin-schedule" in ran.err

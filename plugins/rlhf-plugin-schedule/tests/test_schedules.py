@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rlhf_core
-from rlhf_core.config import ConfigError
+from rlhf_core.config import ConfigError, UserError
 from rlhf_core.data import read_jsonl
 from rlhf_plugin_schedule.schedules import Schedule
 
@@ -83,6 +83,31 @@ def test_each_step_has_its_values_and_a_resumed_run_the_same(tmp_path: Path) -> 
     assert rows(tmp_path / "cut") == whole
 
 
+def test_a_verifier_changes_its_mode_and_evaluations_do_not(tmp_path: Path) -> None:
+    mode = {"setting": "reward.verifier.mode", "from": "lenient", "to": "hash", "end": 3}  # no answer follows ####
+    verifier = {"reward": {"name": "verifier", "verifier": {"name": "gsm8k"}, "workers": 1}, "reward.parts": None}
+    train(tmp_path / "run", 3, [mode], **verifier, **{"trainer.sampling.max_tokens": 16, "trainer.eval_samples": 32})
+    steps = rows(tmp_path / "run")
+    assert [row["schedule/reward.verifier.mode"] for row in steps] == [0.0, 0.0, 1.0]
+    right = [row["reward/part/answer"] for row in steps]
+    assert max(right[:2]) > 0 == right[2]
+    found = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "eval/reward/mean" in row]
+    assert [row["eval/reward/mean"] > 0 for row in found] == [True] * len(found) != []
+
+
+def test_examples_before_the_prompts_grow_fewer(tmp_path: Path) -> None:
+    file = tmp_path / "examples.jsonl"
+    file.write_text('{"prompt": "What is 1 + 1?", "completion": "The answer is 2."}\n' * 2)
+    shots = {"setting": "dataset.shots", "examples": str(file), "from": 2, "to": 0, "end": 3}
+    train(tmp_path / "run", 3, [shots], **{"trainer.eval_samples": 2, "trainer.trace_prompts": 8})
+    assert [row["schedule/dataset.shots"] for row in rows(tmp_path / "run")] == [2.0, 1.0, 0.0]
+    traced = [row for row in read_jsonl(tmp_path / "run" / "trace.jsonl") if row.get("stage") == "step"]
+    lengths = [
+        {len(row["prompt_ids"]) for row in traced if row["step"] == n and "prompt_ids" in row} for n in (1, 2, 3)
+    ]
+    assert min(lengths[0]) > max(lengths[1]) > max(lengths[2]), lengths
+
+
 def test_evaluations_keep_what_the_configuration_says(tmp_path: Path) -> None:
     strict = {"setting": "reward.parts.strict.weight", "from": 1.0, "to": 1.0, "start": 0, "end": 1}
     train(tmp_path / "run", 2, [strict], **{"trainer.eval_samples": 4, "trainer.eval_every": 1})
@@ -114,10 +139,13 @@ def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> Non
         ({"setting": "reward.parts.loos.weight", "to": 0.5, "end": 2}, "there is no such setting"),
         ({"setting": "trainer.overlong.weight", "to": 0.5, "end": 2}, "trainer.overlong.cache above 0"),
         ({"setting": TEMPERATURE, "too": 0.5, "end": 2}, "too"),
+        ({"setting": TEMPERATURE, "to": "strict", "end": 2}, "strict is no value of it"),
+        ({"setting": "dataset.shots", "from": 2, "to": 0, "end": 2}, "examples belong together"),
+        ({"setting": "dataset.shots", "from": 2, "to": 0, "end": 2, "examples": "no.jsonl"}, "no.jsonl"),
     ],
 )
 def test_schedules_that_cannot_work_are_refused(schedule: dict[str, Any], says: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         train(tmp_path / "run", 4, [schedule])
     assert says in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -25,7 +25,7 @@ class SftConfig(PolicyTrainerConfig):
 
     learn: Literal["last", "all"] = "last"
     """Of a conversation with several answers: learn only the last, or every one in the same forward. What users say,
-    system prompts and the chat template's marks are never learned."""
+    system prompts, turns with ``weight: 0`` and the chat template's marks are never learned."""
 
 
 class CrossEntropyConfig(ComponentConfig):

@@ -116,7 +116,7 @@ def all_answers(
             messages[answer + 1 : following] if following is not None else (),
         )
         ids += answer_ids
-        learned += [True] * len(answer_ids)
+        learned += [messages[answer].get("weight") != 0] * len(answer_ids)
         if following is not None:
             bridge = formatter.bridge((*first, *ids), messages[:following], tools)
             if bridge.new_segment:

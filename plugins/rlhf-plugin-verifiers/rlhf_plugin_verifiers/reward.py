@@ -19,9 +19,25 @@ class VerifierReward:
     """Scores completions by a verifier of the run's registry in killable worker processes."""
 
     def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
-        spec = worker_spec("verifier", config.verifier, ctx.registry, ctx.run_dir, config.memory_mb)
-        self.pool = VerifierPool(
-            spec,
+        self.ctx = ctx
+        self._pools: dict[str, VerifierPool] = {}
+        self.config = config
+
+    @property
+    def config(self) -> VerifierRewardConfig:
+        """What is judged by from now on; each mode of the verifier that a schedule sets has its own workers."""
+        return self._config
+
+    @config.setter
+    def config(self, config: VerifierRewardConfig) -> None:
+        self._config, key = config, config.verifier.model_dump_json()
+        if key not in self._pools:
+            self._pools[key] = self._new_pool(config)
+        self.pool = self._pools[key]
+
+    def _new_pool(self, config: VerifierRewardConfig) -> VerifierPool:
+        return VerifierPool(
+            worker_spec("verifier", config.verifier, self.ctx.registry, self.ctx.run_dir, config.memory_mb),
             workers=config.workers,
             timeout_s=config.deadline_s,
             start_timeout_s=config.start_timeout_s,
@@ -33,7 +49,8 @@ class VerifierReward:
         return self.pool.verify(samples)
 
     def close(self) -> None:
-        self.pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:

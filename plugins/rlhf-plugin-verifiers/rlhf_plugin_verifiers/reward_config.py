@@ -48,6 +48,8 @@ class VerifierRewardConfig(ComponentConfig):
     name: str = "verifier"
     component: ClassVar[str] = "rlhf_plugin_verifiers.reward:VerifierReward"
     has_workers: ClassVar[bool] = True
+    changeable: ClassVar[tuple[str, ...]] = ("verifier.mode",)
+    """Settings that may change between steps (``trainer.schedules``)."""
     verifier: VerifierField = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
     """Which verifier; ``numeric`` unless another is named."""
     timeout_s: float | None = Field(None, gt=0)

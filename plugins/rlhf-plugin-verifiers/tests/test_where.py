@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.cli import context_of, open_registry
 from rlhf_core.config import ConfigError
 from rlhf_core.config.load import validate
+from rlhf_core.data import DatasetError
 from rlhf_core.runs.launch.rows import remote_sources
 from rlhf_plugin_verifiers.datasets.where import FilteredRows, Where
 
@@ -94,6 +95,15 @@ class Source:
 
     def question(self, split: str, number: int) -> str:
         return str(ROWS[number]["prompt"])
+
+
+@pytest.mark.parametrize("text", ["source != 3", "source not in [1, -2]", "4 <= source", "level > 0 and source != 1.5"])
+def test_a_column_of_text_is_not_compared_with_numbers(text: str) -> None:
+    with pytest.raises(
+        DatasetError, match=r"(?s)column 'source' with numbers, and it holds only text.*'MATH', 'gsm8k'"
+    ):
+        FilteredRows(Source(), Where(text), say=False).rows("train")
+    FilteredRows(Source(), Where("level != 3 and level not in [1, 'x']"), say=False).rows("train")
 
 
 def test_places_and_questions_are_those_of_the_file() -> None:

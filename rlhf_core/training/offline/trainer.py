@@ -15,7 +15,7 @@ from rlhf_core.config.run import precision_of
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.order import ExampleOrder, by_source, check_fingerprint, interleave
-from rlhf_core.models.precision import computes_in_bfloat16
+from rlhf_core.models.precision import computes_in_16_bits
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.hooks import StepMetrics
@@ -113,9 +113,9 @@ class OfflineTrainer:
         if checkpoint is not None:
             check_fingerprint("dataset", checkpoint.state["data"], self.data)
             self.task.load_model(checkpoint.model)
-        if precision_of(self.ctx.config) == "bf16" and not computes_in_bfloat16(self.task.module):
+        if precision_of(self.ctx.config) != "fp32" and not computes_in_16_bits(self.task.module):
             log.warning(
-                "trainer.precision bf16 has no effect: '%s' did not load its model with load_trained_policy",
+                "trainer.precision has no effect: '%s' did not load its model with load_trained_policy",
                 self.config.name,
             )
         path = self.ctx.config.model.path

@@ -144,7 +144,7 @@ def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[A
     module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, options)
     with_values = bool(getattr(run.advantage, "has_critic", False))
     estimator: Any = run.advantage.build(ctx) if with_values else None
-    loss = CheckedLoss(loss, terms=[policy_terms(trainer)])
+    loss = CheckedLoss(loss, terms=policy_terms(trainer))
     rate = None
     if estimator is not None:
         loss, rate = estimator.with_value_loss(loss), estimator.learning_rate

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 from rlhf_core.config import ConfigError
@@ -44,6 +45,8 @@ class Where:
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise ConfigError(f"dataset.where '{text}' cannot be read", why=str(error), fix=FIX) from error
         self.columns = tuple(dict.fromkeys(self._columns(self._tree)))
+        self.numeric = tuple(dict.fromkeys(self._beside_numbers()))
+        """Those that are compared with numbers alone."""
         if not self.columns:
             raise ConfigError(f"dataset.where '{text}' names no column", fix=FIX)
 
@@ -72,6 +75,13 @@ class Where:
                     fix=FIX,
                 )
 
+    def _beside_numbers(self) -> Generator[str, None, None]:
+        for node in ast.walk(self._tree):
+            sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            for one, other in [*pairwise(sides), *pairwise(sides[::-1])]:
+                if isinstance(one, ast.Name | ast.Attribute) and _numbers(other):
+                    yield self._name(one)
+
     def _name(self, node: ast.expr) -> str:
         """A column, or with dots one inside a column."""
         if isinstance(node, ast.Name):
@@ -98,6 +108,17 @@ class Where:
                 return all(_holds(op, a, b) for op, a, b in zip(ops, values, values[1:]))
             case _:
                 return column_of(row, self._name(node))
+
+
+def _numbers(node: ast.expr) -> bool:
+    """Whether an expression is a number, or a list of numbers."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _numbers(inner)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return bool(parts) and all(map(_numbers, parts))
+        case _:
+            return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def column_of(row: Row, name: str) -> Any:
@@ -179,6 +200,14 @@ class FilteredRows:
                     f"dataset.where '{text}' names column '{name}', which no row has",
                     why=f"their columns: {', '.join(sorted(known))}",
                     fix=f"did you mean '{near[0]}'?" if near else "name one of them",
+                )
+        for name in self._where.numeric:
+            values = [value for row in rows if (value := column_of(row, name)) is not None]
+            if values and all(isinstance(_beside(0, value), str) for value in values):
+                raise DatasetError(
+                    f"dataset.where '{text}' compares column '{name}' with numbers, and it holds only text",
+                    why=f"for example {', '.join(list(dict.fromkeys(map(repr, values)))[:SHOWN])}",
+                    fix=f"compare with text: {name} == {values[0]!r}",
                 )
         if not places:
             shown = {

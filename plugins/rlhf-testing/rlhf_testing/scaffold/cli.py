@@ -28,10 +28,19 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
     from importlib import metadata
 
     from rlhf_core.config import ConfigError
+    from rlhf_core.plugins.entry_points import entries_of
     from rlhf_testing.scaffold.into import write_into
     from rlhf_testing.scaffold.write import look_at, names_for, write_package
 
     names = names_for(name)
+    group = {"reward-model": "reward", "loop": "trainer"}.get(kind, kind)
+    taken = [one.distribution for one in entries_of(f"rlhf.{group}") if one.name == names.component]
+    if taken:
+        raise ConfigError(
+            f"{taken[0]} has a {group} called {names.component} already",
+            why="a name that two distributions have can no longer be used alone",
+            fix=f"another name, for example my-{name}",
+        )
     if into is not None:
         if parent is not None:
             raise ConfigError("--into and --dir exclude each other", why="--into names the package's folder itself")
