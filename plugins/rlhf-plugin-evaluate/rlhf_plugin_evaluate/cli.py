@@ -168,6 +168,7 @@ def run(
     from rlhf_core.models import ModelConfig, load_policy
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_evaluate.frontier import draw
+    from rlhf_plugin_evaluate.report import side_by_side
     from rlhf_plugin_evaluate.responses import EvaluationSetup, answer_all
 
     with ExitStack() as stack:
@@ -187,6 +188,7 @@ def run(
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)
     draw(result, out / "frontier.svg")
+    (out / "responses.md").write_text(side_by_side(rows), encoding="utf-8")
     return result
 
 

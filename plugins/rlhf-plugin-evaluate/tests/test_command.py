@@ -104,6 +104,7 @@ def test_rows_figures_and_going_on(run: Run, nudged: Path, tmp_path: Path) -> No
     assert other["per_nat"]["value"] == pytest.approx(gain / other["kl"]["per_sequence"])
     assert "gain/nat" in out
     assert (tmp_path / "out" / "frontier.svg").is_file()
+    assert (tmp_path / "out" / "responses.md").read_text().count("**other**") == 20
     rows = {n: list(read_jsonl(tmp_path / "out" / f"responses-{n}.jsonl")) for n in ("baseline", "other", "same")}
     assert other["tokens"] == sum(r["tokens"] for r in rows["other"]) / 24
     golds = [(a["gold"]["value"], b["gold"]["value"]) for a, b in zip(rows["other"], rows["baseline"])]
