@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -89,9 +90,12 @@ def test_every_training_of_a_row_is_a_configuration(
 ) -> None:
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    parts = [part for row in rows for part in row.shown if part.startswith("rlhf train ")]
+    parts = [part for row in rows for part in row.shown if part.startswith(("rlhf train ", "rlhf memory plan --algo"))]
     for part in parts:
-        options = [word for word in shlex.split(part)[2:] if word != "--dry-run"]
+        words = [word for word in shlex.split(part)[2:] if word != "--dry-run"]
+        settings = itertools.pairwise(words)  # of a plan only what a configuration has, too
+        kept = [word for pair in settings if pair[0] in ("--algo", "--set") for word in pair]
+        options = words if part.startswith("rlhf train") else kept
         ran = call("config", "show", *options)
         assert ran.code == 0, f"{part}\n{ran.err}"
     assert len(parts) > 15

@@ -34,17 +34,19 @@ def read_seeds() -> list[Asked]:
     """The table; a row whose study has no record yet is ``partly`` done."""
     tables = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text(encoding="utf-8"))
     modules = {entry.name: entry.point.module for entry in Registry(disabled=()).entries("study")}
-    return [_row(*row, modules) for rows in tables.values() for row in rows]
+    return [_row(row, modules) for rows in tables.values() for row in rows]
 
 
-def _row(place: str, asked: str, shown: str, now: str, modules: dict[str, str]) -> Asked:
+def _row(row: list[str], modules: dict[str, str]) -> Asked:
+    place, asked, shown, now = row
     commands: list[str] = []
     for part in shown.split("; "):
         kind, _, name = part.partition(" ")
         if kind == "study":
-            done = "not recorded yet" not in recorded(modules[name]).verdict
-            now = now if done else _lessened(now, f"{name} is not recorded yet")
-            part = f"rlhf study {'show' if done else 'run'} {name}"
+            found = recorded(modules[name])
+            if "not recorded yet" in found.verdict:
+                now = _lessened(now, f"{name} is not recorded yet")
+            part = f"rlhf study {'show' if found.table else 'run'} {name}"
         commands.append(part)
     return Asked(place, asked, tuple(commands), now)
 
