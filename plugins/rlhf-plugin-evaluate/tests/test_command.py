@@ -178,6 +178,16 @@ def test_bad_input(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tail_that_is_cut_off_has_no_kl(run: Run, tmp_path: Path) -> None:
+    code, _, err = run(
+        "--baseline", "pocket", "--policy", "x=pocket", *"--prompts 3 --max-tokens 4 --top-p 0.2 --out out".split()
+    )
+    assert code == 0, err
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["comparison"]["top_p"], result["comparison"]["reference"]) == (0.2, None)
+    assert "kl" not in result["policies"]["baseline"]
+
+
 def test_other_weights_under_the_same_name_are_refused(run: Run, nudged: Path) -> None:
     """As after a resumed or repeated training: rows of both would be one policy's."""
     command = ("--baseline", "pocket", "--prompts", 2, "--max-tokens", 4, "--out", "out", "--policy", nudged)
