@@ -179,9 +179,8 @@ def test_bad_input(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -
 
 
 def test_a_tail_that_is_cut_off_has_no_kl(run: Run, tmp_path: Path) -> None:
-    code, _, err = run(
-        "--baseline", "pocket", "--policy", "x=pocket", *"--prompts 3 --max-tokens 4 --top-p 0.2 --out out".split()
-    )
+    few = ("--prompts", 3, "--max-tokens", 4)
+    code, _, err = run("--baseline", "pocket", "--policy", "x=pocket", *few, "--top-p", 0.2, "--out", "out")
     assert code == 0, err
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["comparison"]["top_p"], result["comparison"]["reference"]) == (0.2, None)
