@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import shlex
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
+from rlhf_core.plugins.registry import Registry
 from scripts.audit.__main__ import FAMILIES, Fault, count_property_tests, missing_tests, print_table, read_faults
+from scripts.audit.seeds import Asked, absent_files, page, read_seeds
+from tests.docs.place import write_inputs
+from tests.docs.test_blocks import click_command
 
 THIS = "tests/test_audit.py"
 
@@ -45,3 +55,47 @@ def test_a_kind_needs_a_test_that_passed_and_none_that_failed(
     counts["tests/other.py", "test_a", "failed"] = 1
     assert print_table([Fault("A1", "a kind", (f"{THIS}::test_a",))], counts) is well
     assert capsys.readouterr().out.splitlines()[-1] == f"| A1 | a kind | {THIS}::test_a | {numbers} |"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Asked]:
+    return read_seeds()
+
+
+def test_every_row_says_what_is_there_and_names_files_that_are(rows: list[Asked]) -> None:
+    assert absent_files(rows) == []
+    assert absent_files([Asked("000:1", "", ("docs/no_such_page.md", "rlhf study list"), "works")]) == [
+        "docs/no_such_page.md"
+    ]
+    for row in rows:
+        assert re.fullmatch(r"works|(partly|missing): .+", row.now), row
+        assert re.fullmatch(r"00[012]:\d+|F\d", row.place), row
+    assert page().count("\n| ") == len(rows) + 1
+
+
+def test_every_command_of_a_row_has_such_options(rows: list[Asked]) -> None:
+    words = [shlex.split(part) for row in rows for part in row.shown if part.startswith("rlhf ")]
+    names = {entry.name for entry in Registry(disabled=()).entries()}
+    for command in words:
+        found, rest = click_command(command)
+        if "--help" not in rest:
+            found.make_parser(click.Context(found)).parse_args(list(rest))
+        if command[1:3] in (["plugins", "info"], ["study", "run"], ["study", "show"]):
+            assert command[3] in names, command
+    assert len(words) > 100
+
+
+def test_every_training_of_a_row_is_a_configuration(
+    rows: list[Asked], tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    parts = [part for row in rows for part in row.shown if part.startswith(("rlhf train ", "rlhf memory plan --algo"))]
+    for part in parts:
+        words = [word for word in shlex.split(part)[2:] if word != "--dry-run"]
+        settings = itertools.pairwise(words)  # of a plan only what a configuration has, too
+        kept = [word for pair in settings if pair[0] in ("--algo", "--set") for word in pair]
+        options = words if part.startswith("rlhf train") else kept
+        ran = call("config", "show", *options)
+        assert ran.code == 0, f"{part}\n{ran.err}"
+    assert len(parts) > 15

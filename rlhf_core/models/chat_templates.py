@@ -13,12 +13,12 @@ from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean, error_
 
 _FOLDER = Path(__file__).parent / "templates"
 NAMED: Mapping[str, str] = {
-    name: (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8").rstrip() for name in ("plain", "chatml", "hermes")
+    file.stem: file.read_text(encoding="utf-8").rstrip() for file in sorted(_FOLDER.glob("*.jinja"), reverse=True)
 }
 """``plain``: ``User:`` and ``Assistant:`` on lines of their own, for any model, EOS after each answer; a line of a
 message that begins so is moved by a blank. ``chatml``: ``<|im_start|>user``, each turn closed by ``<|im_end|>``, which
 becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``: chatml with tools, calls and results
-in the form of Hermes and Qwen 2.5."""
+in the form of Hermes and Qwen 2.5. ``hh``: ``Human:`` and ``Assistant:`` as in Anthropic/hh-rlhf."""
 
 
 _BEFORE = re.compile(r"\A\{# variables #\}.*?\{# end #\}\{\{ '' \}\}", re.DOTALL)

@@ -50,8 +50,8 @@ class ModelConfig(Config):
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
     chat_template: str | None = None
-    """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, or a file with a Jinja template.
-    It is saved with the model. Conversations of several turns need one; raw text has no roles."""
+    """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, ``hh``, or a file with a Jinja
+    template. It is saved with the model. Conversations of several turns need one; raw text has no roles."""
     chat_template_kwargs: Mapping[str, bool | int | float | str] = {}
     """Variables of the chat template, such as ``{enable_thinking: false}``. They are written into the template that is
     saved with the model, so that everything that reads it uses the same."""

@@ -97,19 +97,11 @@ def build_online(
     assert isinstance(module, PolicyModule)
     assert isinstance(micro_batcher, PolicyMicroBatcher)
     estimator, zero = CheckedAdvantage(trained.estimator), RankZero(strategy)
+    drift = DriftCheck(config.drift_check, ctx.session.counts, parts.drift_bound)
     return OnlineParts(
         **vars(parts),
         advantages=AdvantageStep(estimator, parts.reference, module, micro_batcher, learner.no_grad, zero, config),
-        update=UpdateStep(
-            learner,
-            module,
-            micro_batcher,
-            strategy,
-            config,
-            ctx.session,
-            ctx.seed,
-            DriftCheck(config.drift_check, ctx.session.counts, parts.drift_bound),
-        ),
+        update=UpdateStep(learner, module, micro_batcher, strategy, config, ctx.session, ctx.seed, drift),
         critic_warmup_steps=trained.critic.warmup_steps if trained.critic else 0,
     )
 
@@ -150,7 +142,9 @@ class PartsBuilder:
         session.counts.update({} if checkpoint else inputs.datasets.counts)
         reference = None
         if inputs.reference is not None:
-            reference = ReferencePolicy(inputs.reference, self.model, learner.module, strategy, config.kl.sync_every)
+            placed = config.reference and scheduler("reference", "trainer.reference")()(config.reference)
+            make = placed or ReferencePolicy
+            reference = make(inputs.reference, self.model, learner.module, strategy, config.kl.sync_every)
         forward_check = None
         if isinstance(trained.module, PolicyModule) and self.online is not None:
             done = not self.online.self_check

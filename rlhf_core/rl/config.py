@@ -20,7 +20,7 @@ from rlhf_core.rl.settings import (
     ReferenceSettings,
     RolloutSettings,
 )
-from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
+from rlhf_core.training.config import ModelLoopSettings, ReferencePlacement, SamplingSettings
 from rlhf_core.types.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class RolloutTrainerConfig(ModelLoopSettings):
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""
     kl: ReferenceSettings = ReferenceSettings()
+    reference: ReferencePlacement | None = None
     dynamic_sampling: DynamicSampling | None = None
     """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
     adaptive_sampling: AdaptiveSampling | None = None
@@ -150,6 +151,7 @@ class RolloutTrainerConfig(ModelLoopSettings):
             ("groups", "dataset.difficulty", dataset.difficulty),
             ("groups", "trainer.adaptive_sampling", self.adaptive_sampling),
             ("groups", "trainer.dynamic_sampling", self.dynamic_sampling),
+            ("reference", "trainer.reference", self.reference),
         )
         return {part: setting for part, setting, value in rows if value is not None}
 

@@ -91,6 +91,17 @@ class OptimizerSettings(ComponentConfig):
         return {n: "matrix" if p.ndim >= 2 else "vector" for n, p in module.named_parameters()}
 
 
+class ReferencePlacement(Config):
+    """Where a frozen copy of the policy lies, and in which numbers (``rlhf-plugin-schedule``)."""
+
+    kind: Literal["whole", "sharded", "offload", "precomputed"] | None = None
+    """``whole`` on every rank, whatever the strategy divides; ``sharded`` over the ranks as the policy's weights;
+    ``offload``: whole in main memory, on the device only while it computes; ``precomputed``: no copy once training
+    begins, for data whose logprobs can be computed before. None lies as the policy's weights do."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """None is the policy's; bfloat16 halves a copy of float32, and rounds its logprobs."""
+
+
 class SamplingSettings(Config):
     """How completions are drawn."""
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from scripts.audit import seeds
 from scripts.reference import (
     algorithms,
     api,
@@ -36,6 +37,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "notebooks.md": notebooks.listed,
     "studies.md": studies.page,
     "claims.md": studies.claims_page,
+    "asked.md": seeds.page,
 }
 
 

@@ -48,10 +48,25 @@ def states() -> str:
     return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
 
 
+def one_card() -> str:
+    """GB of gpt2-medium's training states on a card, as the planner shares them out."""
+    from rlhf_plugin_preflight.memory.layouts import shares
+    from rlhf_plugin_preflight.memory.states import states_of
+
+    (row,) = states_of(("gpt2-medium",))
+
+    def held(strategy: str, ranks: int) -> str:
+        of = shares(strategy, ranks, ranks)
+        return f"{row.parameters * 4 * (of.weights + of.gradients + 2 * of.moments) / 1e9:.1f} GB"
+
+    return f"{held('single', 1)} without FSDP, {held('fsdp', 1)} with it on one card, {held('fsdp', 4)} on each of four"
+
+
 FACTS: Mapping[str, Callable[[], str]] = {
     "core_packages": lambda: str(len([*(ROOT / "rlhf_core").glob("*/__init__.py")])),
     "agents": lambda: listed(names("agent", "rlhf-plugin-agents")),
     "agent_suites": lambda: listed(names("benchmark", "rlhf-plugin-agents")),
     "training_states": states,
+    "one_card": one_card,
     "kept_references": lambda: listed(filter(keeps_reference, names("trainer"))),
 }

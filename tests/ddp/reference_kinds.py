@@ -16,21 +16,24 @@ from rlhf_core.distributed.group import LocalStrategy
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
+from rlhf_core.training.config import ReferencePlacement
 from rlhf_core.training.forward import PLAIN
 from rlhf_core.training.micro_batches import NoGradForward, micro_batches_of_size
 from rlhf_core.training.policy_module import LOGPROBS, PolicyModule, ReferencePolicy
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.reference import side_logprobs
+from rlhf_plugin_schedule.reference import placed
 
 CUT = micro_batches_of_size(2)
 
 
-def beside(strategy: Any, lora: bool, share: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Logprobs of the reference beside a policy that has moved on, and the policy's own."""
+def beside(strategy: Any, lora: bool, share: Sequence[Any], kind: Any = None) -> tuple[list[Any], list[Any]]:
+    """Logprobs of the reference beside a policy that has moved on, and its own; ``kind`` says where it lies."""
     loaded = policy(frozenset({"lora"} if lora else ()))
     reference = Reference.of(loaded.model)
     prepared = strategy.prepare(PolicyModule(loaded.model, 1.0, PLAIN))
-    kept = ReferencePolicy(reference, loaded.model, prepared, strategy, 0)
+    make = ReferencePolicy if kind is None else placed(ReferencePlacement(kind=kind))
+    kept = make(reference, loaded.model, prepared, strategy, 0)
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             if parameter.requires_grad:
@@ -67,6 +70,9 @@ def reference_kinds(make: Callable[[], Any]) -> dict[str, float]:
     want, moved = beside(LocalStrategy(), False, rows)
     means = [float(np.mean(row, dtype=np.float64)) for row in want]
     far = {"moved": distance(moved, want)}
+    for kind in ("whole", "sharded", "offload"):
+        got, _ = beside(make(), False, share, kind)
+        far[f"placed: {kind}"] = distance(every(ranks, got), want)
     for lora in (False, True):
         name = "adapter off" if lora else "whole"
         got, moved = beside(LocalStrategy(), lora, rows)

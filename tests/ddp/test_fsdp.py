@@ -50,7 +50,7 @@ def check_references(found: dict[str, float]) -> None:
     gaps = {name: gap for name, gap in found.items() if name not in moved}
     assert len(moved) == 5
     assert min(moved.values()) > 0.1, moved
-    assert len(gaps) == 8
+    assert len(gaps) == 11
     assert max(gaps.values()) < 1e-6, gaps
 
 

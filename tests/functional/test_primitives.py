@@ -14,6 +14,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.training.forward import completion_logprobs
 from rlhf_core.types.batches import TokenBatch
 from rlhf_core.types.rollouts import Score
+from rlhf_plugin_grpo import functional as F
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.config import GroupNormConfig
 from rlhf_plugin_grpo.functional.surrogate import clipped_surrogate
@@ -160,6 +161,20 @@ def test_rewards_are_normalised_within_their_group() -> None:
     assert (meta["format_reward"], meta["answer_reward"], meta["constant_groups"]) == (1.0, 0.75, 0.5)
 
 
+def test_both_spellings_of_the_keyword_are_the_same() -> None:
+    groups = (["4", "5"], ["4", "4"], 2, 1e-6)
+    one, _, _ = F.compute_group_normalized_rewards(reward, *groups, normalize_by_std=False)
+    other, _, _ = F.compute_group_normalized_rewards(reward, *groups, normalized_by_std=False)
+    assert one.tolist() == other.tolist() == [0.5, -0.5]
+    for both in ({}, {"normalize_by_std": True, "normalized_by_std": True}):
+        with pytest.raises(TypeError, match="normalized_by_std or normalize_by_std"):
+            F.compute_group_normalized_rewards(reward, *groups, **both)
+
+
+def test_functions_are_listed() -> None:
+    assert {"masked_mean", "compute_grpo_clip_loss", "sft_microbatch_train_step"} <= set(dir(F))
+
+
 def test_normalised_rewards_are_the_trainers_advantages() -> None:
     values = [0.1, 0.7, 0.2, 0.2, 3.0, -1.0, 0.5, 0.25]
     rollouts, ids = make_rollouts(2, 4)
@@ -248,6 +263,8 @@ def test_the_wrapper_chooses() -> None:
         for name in needs[kind]:
             with pytest.raises(AssertionError, match=name):
                 run.run_compute_policy_gradient_loss(loss_type=kind, **{**everything, name: None})
+    words = run.run_compute_policy_gradient_loss(loss_type="GRPO-No-Clip", **everything)[0]
+    torch.testing.assert_close(words, wanted["grpo_no_clip"], rtol=0, atol=0)
     with pytest.raises(ValueError, match="grpo_clip"):
         run.run_compute_policy_gradient_loss(loss_type="ppo", **everything)
 

@@ -20,9 +20,11 @@ from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import Job, carry_out, play_one, prepare
 from rlhf_plugin_agents.scorers import gaia_match
+from rlhf_plugin_agents.suites.config import AgentBenchMini
 from rlhf_plugin_agents.suites.gaia import mini_rows
 from rlhf_plugin_agents.suites.gaia_config import Gaia, GaiaMini
 from rlhf_plugin_agents.tools.attachments import text_of
+from rlhf_plugin_agents.tools.web_config import WebSearchConfig
 
 ROWS = {row["id"]: row for row in mini_rows()}
 
@@ -252,7 +254,7 @@ def test_parquet_and_a_folder_without_tasks(folder: Path, tmp_path: Path, ctx: A
 
 @pytest.fixture
 def service() -> Any:
-    """A stand-in of both interfaces, which remembers what it was asked."""
+    """A stand-in of the three interfaces, which remembers what it was asked."""
     asked: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -262,8 +264,10 @@ def service() -> Any:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((body, self.headers["Authorization"]))
-            self._answer({"results": [{"title": "T", "url": "u", "content": "C"}]})
+            serper = self.headers["X-API-KEY"]
+            asked.append((body, serper or self.headers["Authorization"]))
+            page = {"title": "T", "link": "u", "snippet": "S"} if serper else {"title": "T", "url": "u", "content": "C"}
+            self._answer({"organic" if serper else "results": [page]})
 
         def _answer(self, value: Any) -> None:
             self.send_response(429 if "busy" in str(asked[-1]) else 200)
@@ -295,6 +299,11 @@ def test_live_mode_searches_by_key(
     tavily = suite(mode="live", search={"url": url, "service": "tavily"}).tasks(ctx)[0].open(0).box
     assert tavily.call(ToolCall("web_search", {"query": "a"})).result == "[1] T (u): C"
     assert (json.loads(asked[-1][0])["max_results"], asked[-1][1]) == (5, "Bearer k-tavily")
+    monkeypatch.setenv("SERPER_API_KEY", "k-serper")
+    mini = AgentBenchMini(mode="live", search=WebSearchConfig(url=url, service="serper")).tasks(ctx)[0].open(0).box
+    assert mini.call(ToolCall("web_search", {"query": "a"})).result == "[1] T (u): S"
+    assert (json.loads(asked[-1][0]), asked[-1][1]) == ({"q": "a", "num": 5}, "k-serper")
+    assert "web_search" not in str(AgentBenchMini().tasks(ctx)[0].open(0).box.specs)
     monkeypatch.setattr("rlhf_plugin_agents.tools.web.WAITS_S", (0.0,))
     before = len(asked)
     with pytest.raises(BackendFault, match="429 Too Many Requests"):  # the task has no score

@@ -33,10 +33,14 @@ def side_logprobs(
     ld_alpha: float,
     paths: Mapping[str, Any],
     micro_batch_size: int,
+    dtype: str | None = None,
 ) -> list[float]:
-    """Summed logprob of each side under the reference that an untrained policy holds; all ranks call it."""
-    if has_meta_weights(model):
+    """Summed logprob of each side under the reference that an untrained policy holds, in its own numbers or those of
+    ``dtype``; all ranks call it."""
+    if has_meta_weights(model) or dtype is not None:
         frozen = copy.deepcopy(model).requires_grad_(False)
+        if dtype is not None:
+            frozen.to(getattr(torch, dtype))
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         sums = forward.rows(
             sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), untrained(frozen)
@@ -68,9 +72,10 @@ def cached_logprobs(
     ld_alpha: float,
     paths: Mapping[str, Any],
     micro_batch_size: int,
+    dtype: str | None = None,
 ) -> list[float]:
     """:func:`side_logprobs`, or those of the run's folder for these tokens; all ranks call it before training."""
-    folder = cache_folder(ctx, split, sides, ld_alpha)
+    folder = cache_folder(ctx, split, sides, ld_alpha, dtype)
     strategy = ctx.strategy
     rank, world = strategy.rank, strategy.world_size
     cached = _read(folder) if folder is not None and rank == 0 else None
@@ -79,7 +84,9 @@ def cached_logprobs(
         return cached
     pairs = [sides[n : n + 2] for n in range(0, len(sides), 2)]
     rank_sides = [side for pair in pairs[rank::world] for side in pair]
-    shards = strategy.gather_objects(side_logprobs(model, rank_sides, strategy, ld_alpha, paths, micro_batch_size))
+    shards = strategy.gather_objects(
+        side_logprobs(model, rank_sides, strategy, ld_alpha, paths, micro_batch_size, dtype)
+    )
     gc.collect()  # shards of a reference hold on to each other
     logprobs = [shards[p % world][2 * (p // world) + n] for p, pair in enumerate(pairs) for n in range(len(pair))]
     if folder is not None and rank == 0:
@@ -87,11 +94,13 @@ def cached_logprobs(
     return logprobs
 
 
-def cache_folder(ctx: BuildContext, split: str, sides: Sequence[Side], ld_alpha: float) -> Path | None:
+def cache_folder(
+    ctx: BuildContext, split: str, sides: Sequence[Side], ld_alpha: float, dtype: str | None = None
+) -> Path | None:
     """Where the logprobs of these very tokens under this model are kept; None outside a run."""
     if ctx.run_dir is None:
         return None
-    decisive = (ctx.config.model.model_dump(mode="json"), ld_alpha, sides)
+    decisive = (ctx.config.model.model_dump(mode="json"), ld_alpha, sides, *([dtype] if dtype else []))
     digest = hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
     return Path(ctx.run_dir) / FOLDER / f"{split}-{digest}"
 

@@ -66,8 +66,9 @@ class PairTask:
     def _references(self, sides: Sequence[Side], split: str) -> list[float]:
         if not sides:
             return []
-        size = self.config.micro_batch_size
-        return cached_logprobs(self.model, sides, self.ctx, split, self.ld_alpha, self.paths, size)
+        size, placed = self.config.micro_batch_size, self.config.reference
+        dtype = placed.dtype if placed else None
+        return cached_logprobs(self.model, sides, self.ctx, split, self.ld_alpha, self.paths, size, dtype)
 
     def texts(self, item: Any) -> Mapping[str, str]:
         decode = self.policy.tokenizer.decode

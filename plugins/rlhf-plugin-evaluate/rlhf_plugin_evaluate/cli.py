@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy (no KL).")
 @click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Less than 1 cuts the tail off, and no KL is measured.",
+)
+@click.option(
     "--prompt-format",
     type=click.Choice(("auto", "chat", "raw")),
     default="auto",
@@ -75,6 +82,7 @@ def policies(
     reference: str,
     max_tokens: int,
     temperature: float,
+    top_p: float,
     prompt_format: str,
     seed: int,
     out: Path,
@@ -96,7 +104,7 @@ def policies(
     paths = comparison.named_policies(baseline, others)
     reward_config = comparison.reward_of(registry, folder, reward, settings)
     judge_config = registry.config("judge", judge, parse_settings(judge_settings)) if judge else None
-    reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
+    reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 and top_p == 1 else None
     plan = comparison.Comparison(
         policies=paths,
         dataset=dataset,
@@ -104,6 +112,7 @@ def policies(
         prompts=count,
         max_tokens=max_tokens,
         temperature=temperature,
+        top_p=None if top_p == 1 else top_p,
         seed=seed,
         prompt_format=prompt_format,
         reference=reference_path,
@@ -168,6 +177,7 @@ def run(
     from rlhf_core.models import ModelConfig, load_policy
     from rlhf_core.rollouts import SamplingParams
     from rlhf_plugin_evaluate.frontier import draw
+    from rlhf_plugin_evaluate.report import side_by_side
     from rlhf_plugin_evaluate.responses import EvaluationSetup, answer_all
 
     with ExitStack() as stack:
@@ -175,7 +185,7 @@ def run(
         reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
         if reference is not None:
             reference.run_on(ctx.device)
-        sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature)
+        sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature, top_p=plan.top_p or 1.0)
         reward_name = reward_config.name if reward_config else ""
         setup = EvaluationSetup(prompts, sampling, plan.seed, ctx.datasets, reward, reward_name, reference, ctx.device)
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -187,6 +197,7 @@ def run(
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)
     draw(result, out / "frontier.svg")
+    (out / "responses.md").write_text(side_by_side(rows), encoding="utf-8")
     return result
 
 

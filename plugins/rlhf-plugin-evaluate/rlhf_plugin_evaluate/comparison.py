@@ -35,6 +35,7 @@ class Comparison:
     judge: dict[str, Any] | None
     weights: dict[str, str]
     """Fingerprint of every local model that is named above, by its path."""
+    top_p: float | None = None
 
     def claim(self, folder: Path) -> None:
         """Make the folder, or make sure that what lies there is of this very comparison."""

@@ -112,6 +112,22 @@ def gaps(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def side_by_side(rows: Mapping[str, Rows], most: int = 20) -> str:
+    """A page of the first prompts, each with what every policy (name -> rows) answers."""
+    parts: list[str] = []
+    for answers in list(zip(*rows.values(), strict=True))[:most]:
+        parts.append(f"## {answers[0]['id']}\n\n{quoted(answers[0]['prompt'])}\n")
+        for name, row in zip(rows, answers, strict=True):
+            score = f", reward {row['reward']:.3f}" if row.get("reward") is not None else ""
+            parts.append(f"**{name}** ({row['tokens']} tokens{score})\n\n{quoted(row['completion'])}\n")
+    return "\n".join(parts)
+
+
+def quoted(text: str) -> str:
+    """As a Markdown quotation, as it stands."""
+    return "\n".join(f">     {line}".rstrip() for line in text.splitlines() or [""])
+
+
 COLUMNS = (
     ("gold", "gold.value"),
     ("hollow", "gold.hollow"),

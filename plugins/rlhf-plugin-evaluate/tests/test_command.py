@@ -104,6 +104,7 @@ def test_rows_figures_and_going_on(run: Run, nudged: Path, tmp_path: Path) -> No
     assert other["per_nat"]["value"] == pytest.approx(gain / other["kl"]["per_sequence"])
     assert "gain/nat" in out
     assert (tmp_path / "out" / "frontier.svg").is_file()
+    assert (tmp_path / "out" / "responses.md").read_text().count("**other**") == 20
     rows = {n: list(read_jsonl(tmp_path / "out" / f"responses-{n}.jsonl")) for n in ("baseline", "other", "same")}
     assert other["tokens"] == sum(r["tokens"] for r in rows["other"]) / 24
     golds = [(a["gold"]["value"], b["gold"]["value"]) for a, b in zip(rows["other"], rows["baseline"])]
@@ -175,6 +176,15 @@ def test_bad_input(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -
     assert code == 2
     assert word in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tail_that_is_cut_off_has_no_kl(run: Run, tmp_path: Path) -> None:
+    few = ("--prompts", 3, "--max-tokens", 4)
+    code, _, err = run("--baseline", "pocket", "--policy", "x=pocket", *few, "--top-p", 0.2, "--out", "out")
+    assert code == 0, err
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["comparison"]["top_p"], result["comparison"]["reference"]) == (0.2, None)
+    assert "kl" not in result["policies"]["baseline"]
 
 
 def test_other_weights_under_the_same_name_are_refused(run: Run, nudged: Path) -> None:

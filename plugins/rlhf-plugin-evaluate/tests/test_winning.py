@@ -12,7 +12,16 @@ from rlhf_core.data import Prompt
 from rlhf_core.rewards import JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_plugin_evaluate.frontier import draw
 from rlhf_plugin_evaluate.judging import compare, summary
-from rlhf_plugin_evaluate.report import against, gaps, length_controlled, per_nat, plain, table, wins
+from rlhf_plugin_evaluate.report import (
+    against,
+    gaps,
+    length_controlled,
+    per_nat,
+    plain,
+    side_by_side,
+    table,
+    wins,
+)
 
 
 def test_outcomes_and_missing_scores() -> None:
@@ -151,6 +160,16 @@ def test_reward_for_each_nat_is_the_gain_over_the_distance() -> None:
     assert low < noisy["value"] < high
     assert per_nat(base, base, 0) is None, "no distance"
     assert "0.400 (0.400 to 0.400)" in table({"policies": {"x": {"tokens": 5.0, "per_nat": found}}})[1][0]
+
+
+def test_answers_stand_side_by_side() -> None:
+    row = {"id": "a/1", "prompt": "Why?\n# x", "tokens": 2}
+    rows = {"baseline": [{**row, "completion": "So.", "reward": 0.25}], "dpo": [{**row, "completion": ""}]}
+    page = side_by_side(rows)
+    assert page.startswith("## a/1\n\n>     Why?\n>     # x\n")
+    assert "**baseline** (2 tokens, reward 0.250)\n\n>     So.\n" in page
+    assert page.endswith("**dpo** (2 tokens)\n\n>\n")
+    assert side_by_side({name: several * 30 for name, several in rows.items()}).count("## ") == 20
 
 
 def test_a_policy_with_kl_and_win_rate_is_drawn(tmp_path: Path) -> None:

@@ -172,6 +172,12 @@ class ReinforceWithBaselineConfig(ReinforceConfig):
     recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "group_norm"}
 
 
+class NoBaselineConfig(ReinforceConfig):
+    """``reinforce`` by a course's name."""
+
+    name: str = "no_baseline"
+
+
 class NoClipConfig(RatioLossConfig):
     """``-rho A``: GRPO's surrogate without the clip."""
 

@@ -62,6 +62,12 @@ def test_a_losss_recipe_gives_way_to_what_the_user_says() -> None:
     assert resolve().trainer.reduction == "token_mean"
 
 
+def test_a_courses_word_for_a_loss_is_that_loss() -> None:
+    word, ours = resolve(loss="no_baseline"), resolve(loss="reinforce")
+    assert (word.loss.component, word.advantage, word.trainer) == (ours.loss.component, ours.advantage, ours.trainer)
+    assert resolve(loss="GRPO-No-Clip").loss.name == "grpo_no_clip"
+
+
 @pytest.mark.parametrize("name", [n for n in TRAINERS if n != "grpo"])
 def test_an_algorithm_is_grpo_with_its_loss(name: str) -> None:
     by_trainer, by_loss = resolve(trainer=name), resolve(loss=name)

@@ -17,6 +17,7 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.training.functional import kl_value
 from rlhf_core.training.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.training.micro_batches import NoGradForward
@@ -78,7 +79,10 @@ class PolicySamples:
         """Take the policy's prepared module, and let the strategy shard the reference too; all ranks call it."""
         self.module = module
         if self.reference is not None and not self.reference.adapter:
-            self.frozen = ReferencePolicy(self.reference, self.policy.model, module, self.strategy, sync_every=0)
+            settings = getattr(self.config, "reference", None)
+            placed = settings and scheduler("reference", "trainer.reference")()(settings)
+            make = placed or ReferencePolicy
+            self.frozen = make(self.reference, self.policy.model, module, self.strategy, sync_every=0)
 
     def _groups(self, task: PolicyTask) -> list[PromptGroup]:
         prompts, dropped = admit(

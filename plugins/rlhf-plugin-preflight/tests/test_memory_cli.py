@@ -111,8 +111,8 @@ def test_a_peak_of_sampling_names_the_setting_that_ends_it_and_what_a_reference_
     said = plan(*words, "--set", "trainer.batch_size=1", "--strategy", "fsdp", "--ranks", "4")
     assert "the peak samples for evaluations alone: --set trainer.sample_prompts=0 leaves" in said
     (costs,) = (line for line in said.splitlines() if line.startswith("reference: "))
-    assert "there is no setting trainer.reference" in costs
-    assert "whole in bfloat16 " in costs
+    assert "laid out as the weights. By trainer.reference.kind: whole " in costs
+    assert "(dtype=bfloat16: whole " in costs
     assert "reference: " not in plan(*words, "--set", "trainer.sample_prompts=0", "--set", "trainer.batch_size=1")
 
 

@@ -12,6 +12,7 @@ from rlhf_core.types.errors import ConfigError
 from rlhf_plugin_preflight.memory.backward import AFTER, FIRST, HEAD, LAST, OTHER, ROOT, SECOND, Held, Stage
 from rlhf_plugin_preflight.memory.check import most_certain
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
+from rlhf_plugin_preflight.memory.phase import COMPUTING
 from rlhf_plugin_preflight.memory.plan import Placement, fewest_ranks, placement_of, plan_for
 from rlhf_plugin_preflight.memory.sampling import Sampling
 from rlhf_plugin_preflight.memory.sizes import Row, Sizes
@@ -138,6 +139,23 @@ def test_stage_3_loads_by_parts_and_keeps_embedding_and_head_whole() -> None:
     assert phases(Placement("zero3", 8))["rollout"]["gathered units"] == 64 * MB  # all layers, beside the parts
     assert fewest_ranks(FOUND, "zero3", 195 * MB, 8, on_cpu=False, bucket=SMALL_BUCKET) == 16
     assert fewest_ranks(FOUND, "fsdp", 195 * MB, 8, on_cpu=False) == 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "host"),
+    [(None, 10, 0), ("sharded", 10, 0), ("whole", 80, 0), ("offload", 0, 80)],
+)
+def test_a_reference_lies_where_the_setting_says(kind: str | None, device: int, host: int) -> None:
+    plan = plan_for(replace(FOUND, reference_kind=kind), Placement("fsdp", 8), on_cpu=False)
+    for phase in plan.phases.values():
+        assert phase.parts.get("reference", 0) == device * MB
+        assert phase.host.get("reference", 0) == host * MB
+        assert phase.in_one_memory.parts.get("reference", 0) == (device + host) * MB
+        assert COMPUTING not in phase.in_one_memory.parts
+    small = replace(FOUND, sampling=None, reference_kind=kind)
+    computing = plan_for(small, Placement("fsdp", 8), on_cpu=False).phases.get("rollout")
+    assert (computing is not None) == (kind == "offload"), "it is on the device while it computes"
+    assert computing is None or computing.parts[COMPUTING] == 80 * MB
 
 
 def test_what_deepspeed_adds_over_ranks_at_once_is_counted() -> None:

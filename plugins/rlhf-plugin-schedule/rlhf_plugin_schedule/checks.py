@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.settings import AdaptiveSampling, RolloutSettings
+from rlhf_core.training import PolicyTrainerConfig
 from rlhf_plugin_schedule.schedules import check_schedules
 
 
-def check(trainer: RolloutTrainerConfig, ctx: BuildContext) -> None:
+def check(trainer: RolloutTrainerConfig | PolicyTrainerConfig, ctx: BuildContext) -> None:
     """Refuse settings that contradict each other.
 
     Raises:
         UserError: with the setting to change.
     """
+    if getattr(trainer, "reference", None) is not None:
+        check_reference(trainer, ctx)
+    if not isinstance(trainer, RolloutTrainerConfig):
+        return
     curriculum = ctx.config.dataset.curriculum
     if curriculum is not None:
         from rlhf_plugin_schedule.curriculum import Curriculum
@@ -42,6 +49,43 @@ def check_engine(ctx: BuildContext) -> None:
         why="the update needs them: a sampled token's probability is renormalised over these",
         fix="--set rollout.name=native, or top_p=1, top_k=0 and min_p=0; eval_sampling may truncate",
     )
+
+
+def check_reference(trainer: Any, ctx: BuildContext) -> None:
+    """A frozen copy is kept that can lie where ``trainer.reference`` says, or none that is wanted."""
+    kind, online = trainer.reference.kind, isinstance(trainer, RolloutTrainerConfig)
+    if ctx.config.model.lora is not None:
+        raise ConfigError(
+            "trainer.reference has no effect with model.lora",
+            why="the reference is the model with its adapter switched off: there is no copy",
+            fix="leave it out",
+        )
+    if kind == "precomputed" and online:
+        raise ConfigError(
+            f"trainer.reference.kind=precomputed cannot be used with algorithm '{trainer.name}'",
+            why="each step samples new completions, whose reference logprobs nobody can compute before",
+            fix="--set trainer.reference.kind=offload, which holds no copy on the device between uses",
+        )
+    sampled = online or bool(trainer.sample_prompts and trainer.track_kl)
+    if kind == "precomputed" and sampled:
+        raise ConfigError(
+            "trainer.reference.kind=precomputed cannot measure the KL of samples",
+            why=f"every evaluation samples trainer.sample_prompts={trainer.sample_prompts} completions anew",
+            fix="--set trainer.track_kl=false, or trainer.sample_prompts=0",
+        )
+    if kind == "sharded" and ctx.world_size == 1:
+        raise ConfigError(
+            "trainer.reference.kind=sharded with one process",
+            why="there is no other rank to hold a part",
+            fix="--nproc 2 with --set strategy=fsdp, or --set trainer.reference.kind=offload",
+        )
+    kept = trainer.kl.track or getattr(trainer.kl, "coefficient", 0) > 0 if online else sampled
+    computed = not online and getattr(ctx.config.loss, "reference", "unused") != "unused"
+    if not kept and kind != "precomputed" and not (computed and trainer.reference.dtype):
+        raise ConfigError(
+            "trainer.reference has no effect: this run keeps no reference policy",
+            fix="leave it out, or " + ("--set trainer.kl.track=true" if online else "--set trainer.track_kl=true"),
+        )
 
 
 def check_rollouts(rollouts: RolloutSettings, each: int) -> None:

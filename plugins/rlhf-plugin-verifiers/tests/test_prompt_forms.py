@@ -15,7 +15,7 @@ from rlhf_core.rewards import Sample
 from rlhf_plugin_verifiers.datasets.config import FOLLOW_UPS, Gsm8kDataConfig, MathDataConfig
 from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig
 from rlhf_plugin_verifiers.maths.config import R1ZeroConfig
-from rlhf_plugin_verifiers.maths.tags import r1_zero_reward_fn
+from rlhf_plugin_verifiers.maths.tags import question_only_reward_fn, r1_zero_reward_fn
 
 PUBLISHED = [
     # completion, (format, answer) of Dr. GRPO's published grader, (format, answer) of the strict default
@@ -65,6 +65,10 @@ def test_solutions_to_imitate_earn_the_reward_of_their_prompt(test_data: Path, t
     assert "completion" not in maths[1]
     for row in [*rows[::100], maths[0]]:
         assert r1_zero_reward_fn(row["completion"], row["answer"])["reward"] == 1.0
+    boxed = list(MathDataConfig(path=str(file), prompt="question_only").build(None).rows("train"))  # type: ignore[arg-type]
+    assert boxed[0]["prompt"] == "Half?"
+    assert "completion" not in boxed[1]
+    assert question_only_reward_fn(boxed[0]["completion"], boxed[0]["answer"])["reward"] == 1.0
 
 
 def resolved(tmp_path: Path, dataset: str, *settings: str, algo: str = "grpo") -> RunConfig:

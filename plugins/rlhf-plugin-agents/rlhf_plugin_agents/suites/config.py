@@ -13,6 +13,7 @@ from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 from rlhf_core.data import DatasetError
 from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
 from rlhf_plugin_agents.suites.tau_user import ModelUserConfig, ModelUsers
+from rlhf_plugin_agents.tools.web_config import WebSearchConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.suites.task import AgentTask
@@ -107,11 +108,15 @@ class AgentBenchMini(AgentSuiteConfig):
 
     ships_tasks: ClassVar[bool] = True
     name: str = "agentbench_mini"
+    mode: Literal["offline", "live"] = "offline"
+    """``live``: also a search of the web."""
+    search: WebSearchConfig = WebSearchConfig()
+    """The search of ``live``."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
         from rlhf_plugin_agents.suites.own import mini_rows, own_tasks
 
-        return own_tasks(mini_rows(), ctx)
+        return own_tasks(mini_rows(), ctx, [self.search] if self.mode == "live" else [])
 
 
 class Injection(AgentSuiteConfig):

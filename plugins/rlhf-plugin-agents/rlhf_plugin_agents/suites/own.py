@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,10 @@ def default_tools(ctx: BuildContext) -> list[ToolConfig]:
     return [t for t in tools if isinstance(t, ToolConfig)]
 
 
-def own_tasks(rows: tuple[Mapping[str, Any], ...], ctx: BuildContext) -> list[AgentTask]:
-    shared = ToolBox.of(default_tools(ctx), ctx)
+def own_tasks(
+    rows: tuple[Mapping[str, Any], ...], ctx: BuildContext, further: Sequence[ToolConfig] = ()
+) -> list[AgentTask]:
+    shared = ToolBox.of([*default_tools(ctx), *further], ctx)
     return [own_task(row, shared) for row in rows]
 
 

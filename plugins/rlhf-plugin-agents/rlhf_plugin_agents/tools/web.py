@@ -1,4 +1,4 @@
-"""A search of the web through Brave's or Tavily's interface."""
+"""A search of the web through the interface of Brave, Tavily or Serper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from urllib.request import Request, urlopen
 from rlhf_core.rollouts import ToolError
 from rlhf_plugin_agents.backends.base import BackendFault
 
-URLS = {"brave": "https://api.search.brave.com/res/v1/web/search", "tavily": "https://api.tavily.com/search"}
+URLS = {
+    "brave": "https://api.search.brave.com/res/v1/web/search",
+    "tavily": "https://api.tavily.com/search",
+    "serper": "https://google.serper.dev/search",
+}
 
 ENDS = (401, 402, 403, 429)
 """Answers that no agent can do anything about: its task has no score then."""
@@ -26,7 +30,7 @@ class SearchEnds(ToolError, BackendFault):
 
 
 class WebSearch:
-    """Asks ``brave`` or ``tavily``; the key is never in an error's text."""
+    """Asks ``brave``, ``tavily`` or ``serper``; the key is never in an error's text."""
 
     def __init__(self, service: str, key: str, results: int, timeout_s: float, url: str | None = None) -> None:
         self.service, self._key, self.results, self.timeout_s = service, key, results, timeout_s
@@ -61,13 +65,17 @@ class WebSearch:
         if self.service == "brave":
             words = urlencode({"q": query, "count": self.results})
             return Request(f"{self.url}?{words}", headers={"X-Subscription-Token": self._key})
-        body = json.dumps({"query": query, "max_results": self.results}).encode()
-        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        return Request(self.url, body, headers)
+        if self.service == "serper":
+            body, key = {"q": query, "num": self.results}, {"X-API-KEY": self._key}
+        else:
+            body, key = {"query": query, "max_results": self.results}, {"Authorization": f"Bearer {self._key}"}
+        return Request(self.url, json.dumps(body).encode(), {**key, "Content-Type": "application/json"})
 
     def _pages(self, answer: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
         if self.service == "brave":
-            pages, text = answer.get("web", {}).get("results", []), "description"
+            pages, url, text = answer.get("web", {}).get("results", []), "url", "description"
+        elif self.service == "serper":
+            pages, url, text = answer.get("organic", []), "link", "snippet"
         else:
-            pages, text = answer["results"], "content"
-        return [{"title": p["title"], "url": p["url"], "text": p.get(text, "")} for p in pages[: self.results]]
+            pages, url, text = answer["results"], "url", "content"
+        return [{"title": p["title"], "url": p[url], "text": p.get(text, "")} for p in pages[: self.results]]

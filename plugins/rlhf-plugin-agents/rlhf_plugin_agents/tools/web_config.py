@@ -11,7 +11,7 @@ from pydantic import Field
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_plugin_episodes.config import ToolConfig
 
-KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
+KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY", "serper": "SERPER_API_KEY"}
 
 
 class WebSearchConfig(ToolConfig):
@@ -20,8 +20,8 @@ class WebSearchConfig(ToolConfig):
     name: str = "web_search"
     description: ClassVar[str] = "Searches the web. Returns titles, addresses and excerpts of pages."
     parameters: ClassVar[Mapping[str, Any]] = {"query": {"type": "string", "description": "Words to look for"}}
-    service: Literal["brave", "tavily"] = "brave"
-    """Who searches; its key is read from ``BRAVE_API_KEY`` or ``TAVILY_API_KEY``."""
+    service: Literal["brave", "tavily", "serper"] = "brave"
+    """Who searches; its key is read from ``BRAVE_API_KEY``, ``TAVILY_API_KEY`` or ``SERPER_API_KEY``."""
     url: str | None = None
     """Another address of the same interface; None is the service's own."""
     results: int = Field(default=5, ge=1, le=20)

@@ -6,7 +6,7 @@ Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages.
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 
@@ -65,8 +65,9 @@ def compute_policy_gradient_loss(
 
     ``no_baseline`` needs ``raw_rewards`` ``[B, 1]``; ``reinforce_with_baseline`` ``advantages`` (``[B, 1]`` or
     ``[B, T]``); ``grpo_no_clip`` these and ``old_log_probs``; ``grpo_clip`` these and ``cliprange``. What is missing is
-    an :class:`AssertionError`, an unknown loss type a :class:`ValueError`.
+    an :class:`AssertionError`, an unknown loss type a :class:`ValueError`; ``GRPO-No-Clip`` is ``grpo_no_clip``.
     """
+    loss_type = cast("LossType", loss_type.lower().replace("-", "_"))
     if loss_type == "no_baseline":
         assert raw_rewards is not None, "loss type no_baseline needs raw_rewards"
         return compute_naive_policy_gradient_loss(raw_rewards, policy_log_probs), {}

@@ -94,22 +94,17 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _reference(report: Report) -> Iterator[str]:
-    """What a reference policy holds, and what other places for it would: none is a setting."""
-    whole, model = report.footprint.reference, report.footprint.model
+    """What a reference policy holds, and what ``trainer.reference`` would make of it."""
+    whole, kind = report.footprint.reference, report.footprint.reference_kind
     if not whole:
         return
     held = report.plan.phases["load"].parts.get("reference", 0)
-    kinds = {
-        "whole": whole,
-        "whole in bfloat16": 2 * model.parameters,
-        "sharded": whole // report.plan.placement.ranks,
-        "in main memory": 0,
-        "precomputed logprobs": 0,
-    }
-    costs = ", ".join(f"{kind} {readable(size)}" for kind, size in kinds.items())
+    kinds = {"whole": whole, "sharded": whole // report.plan.placement.ranks, "offload": 0, "precomputed": 0}
+    costs = ", ".join(f"{name} {readable(size)}" for name, size in kinds.items())
+    half = readable(2 * report.footprint.model.parameters)
     yield (
-        f"reference: {readable(held)} on each rank, laid out as the weights (there is no setting trainer.reference). "
-        f"By kind: {costs}; LoRA needs none"
+        f"reference: {readable(held)} on each rank, {kind or 'laid out as the weights'}. By trainer.reference.kind: "
+        f"{costs} (dtype=bfloat16: whole {half}); LoRA needs none"
     )
 
 

@@ -28,6 +28,13 @@ def keeps_reference(run: RunConfig) -> bool:
     return bool(getattr(trainer, "sample_prompts", 0) and getattr(trainer, "track_kl", False))
 
 
+def reference_bytes(run: RunConfig, weights: int, parameters: int) -> int:
+    """Bytes of that copy; ``weights`` are the policy's, ``parameters`` their number."""
+    dtype = getattr(getattr(run.trainer, "reference", None), "dtype", None)
+    size = {None: weights, "float32": 4 * parameters, "bfloat16": 2 * parameters}[dtype]
+    return size if keeps_reference(run) else 0
+
+
 def estimate_memory(config: RunConfig, model: ModelFacts, longest: int) -> dict[str, int]:
     """Bytes of each part in one process that holds the whole model; :data:`NOT_COUNTED` comes on top."""
     trainer: Any = config.trainer

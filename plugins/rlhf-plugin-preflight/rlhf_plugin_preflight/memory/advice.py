@@ -57,6 +57,9 @@ def changes(run: RunConfig) -> Iterator[Change]:
         for most in (64, 16, 4, 1):
             if most < min(engine.max_concurrent, trainer.rollout_batch_size):
                 yield Change(f"rollout.max_concurrent={most}", "slower sampling", _concurrent(most))
+    if keeps_reference(run) and getattr(trainer, "reference", None) is None:
+        cost = "the reference moves from main memory to the card in each step"
+        yield Change("trainer.reference.kind=offload", cost, _offload)
     if not run.model.gradient_checkpointing:
         cost = "a slower update, the same gradient"
         yield Change("model.gradient_checkpointing=true", cost, lambda r: _model(r, gradient_checkpointing=True))
@@ -153,6 +156,12 @@ def _micro_batch(size: int) -> Callable[[Any], Any]:
 
 def _concurrent(most: int) -> Callable[[Any], Any]:
     return lambda run: _with(run, rollout=_with(run.rollout, max_concurrent=most))
+
+
+def _offload(run: Any) -> Any:
+    from rlhf_core.training.config import ReferencePlacement
+
+    return _trainer(run, reference=ReferencePlacement(kind="offload"))
 
 
 def _engine(config: Any) -> Callable[[Any], Any]:

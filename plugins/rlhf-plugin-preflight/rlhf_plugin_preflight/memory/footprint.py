@@ -13,7 +13,7 @@ from rlhf_core.models.layers import chunked_head, trunk_and_head
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
-from rlhf_plugin_preflight.dry_run.look import keeps_reference
+from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.four_bits import whole_bytes
@@ -75,6 +75,8 @@ class Footprint:
     """Of such an engine."""
     facts: EngineFacts | None = None
     """What it depends on."""
+    reference_kind: str | None = None
+    """``trainer.reference.kind``; None lies as the weights do."""
 
 
 DEPTHS = (2, 4)
@@ -163,7 +165,8 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
     return Footprint(
         model=size,
         sizes=sizes,
-        reference=size.weights if keeps_reference(run) else 0,
+        reference=reference_bytes(run, size.weights, size.parameters),
+        reference_kind=getattr(getattr(run.trainer, "reference", None), "kind", None),
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=reward_model_count(ctx),
         update=rehearse(ctx, sizes, unknown),

@@ -19,6 +19,10 @@ ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
 """Parts that no strategy keeps in main memory beside a device of its own."""
 
 
+COMPUTING = "reference while it computes"
+"""A copy on the device of what lies in main memory; the same bytes where the two are one."""
+
+
 @dataclass(frozen=True)
 class Phase:
     parts: Parts
@@ -32,7 +36,7 @@ class Phase:
     @property
     def in_one_memory(self) -> Phase:
         """The same where main memory is the device's."""
-        names = [*self.parts, *(name for name in self.host if name not in self.parts)]
+        names = [name for name in dict.fromkeys([*self.parts, *self.host]) if name != COMPUTING]
         return Phase({name: self.parts.get(name, 0) + self.host.get(name, 0) for name in names}, {})
 
 

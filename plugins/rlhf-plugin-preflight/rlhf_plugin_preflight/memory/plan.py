@@ -11,7 +11,7 @@ from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Shares, shares
-from rlhf_plugin_preflight.memory.phase import Phase, load_phase, phase_of
+from rlhf_plugin_preflight.memory.phase import COMPUTING, Phase, load_phase, phase_of
 from rlhf_plugin_preflight.memory.update_parts import in_update, root_weight_bytes
 
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     root = model.root / placement.tensor
     models = {"weights": weights, "reference": reference, "critic": critic}
     copies = {"sampler copy": footprint.sampler / split, "rewards": float(footprint.rewards)}
+    kind = footprint.reference_kind
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
+    if kind in ("whole", "offload"):
+        held["reference"] = reference
+    away_reference = {"reference": round(held.pop("reference"))} if kind == "offload" and reference else {}
     if of.keeps_root:
         held["root group"] = root * sum(models.values()) / weights if weights else 0.0
     made = {"stepped copy": trained * of.stepped} if of.stepped else {}
@@ -133,6 +137,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     awake = {**held, **engine.parts}
     in_rollout = _in_rollout(footprint, split, cloned=not (views or one_by_one))
     moments_of_rollout = [phase_of(awake, state, {**whole, **parts}, **away) for parts in in_rollout]
+    if away_reference:
+        moments_of_rollout.append(phase_of(awake, state, {COMPUTING: reference}, **away))
     without_gradients = {name: size for name, size in state.items() if name != "gradients"}
     stages = [laid(without_gradients, each) for each in (*in_update(footprint, of, placement), in_step)]
     phases = {
@@ -143,7 +149,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     }
     if not moments_of_rollout:
         del phases["rollout"]
-    beside = {name: replace(phase, host={**phase.host, **engine.host}) for name, phase in phases.items()}
+    on_host = {**engine.host, **away_reference}
+    beside = {name: replace(phase, host={**phase.host, **on_host}) for name, phase in phases.items()}
     return MemoryPlan(placement, beside, stages)
 
 

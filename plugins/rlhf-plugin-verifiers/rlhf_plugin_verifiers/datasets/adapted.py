@@ -16,7 +16,8 @@ Row = Mapping[str, Any]
 
 class Adapted:
     """Rows of another source: ``convert`` returns a row in the core's names with ``reasoning`` (the solution up to its
-    answer), or raises ``KeyError`` or ``ValueError``; ``prompt`` ``r1_zero`` puts both into that form."""
+    answer), or raises ``KeyError`` or ``ValueError``; ``prompt`` ``r1_zero`` puts both into that form,
+    ``question_only`` the answer into a box."""
 
     def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
         self.source, self.convert, self.prompt = source, convert, prompt
@@ -47,6 +48,8 @@ class Adapted:
         last = turns[-1]["content"] if isinstance(turns, list | tuple) and turns else turns
         self._questions[split, number] = str(last)
         reasoning = converted.pop("reasoning", None)
+        if self.prompt == "question_only" and reasoning is not None:
+            converted["completion"] = f"{reasoning}\n\\boxed{{{converted['answer']}}}"
         return r1_zero_row(converted, reasoning) if self.prompt == "r1_zero" else converted
 
 

@@ -39,17 +39,19 @@ class AdaptedConfig(JsonlConfig):
 class MathsDataConfig(AdaptedConfig):
     """What the maths data sets share."""
 
-    prompt: Literal["question", "r1_zero"] = "question"
+    prompt: Literal["question", "question_only", "r1_zero"] = "question"
     """``r1_zero`` puts the question into the prompt of DeepSeek-R1-Zero and the solution into its tags. It brings
-    ``model.prompt_format=raw`` and the stop string ``</answer>``; use it with the reward ``r1_zero``. ``question``
-    brings the stop strings of a model that goes on with a question of its own."""
+    ``model.prompt_format=raw`` and the stop string ``</answer>``; use it with the reward ``r1_zero``. ``question_only``
+    is the question as plain text, for the reward of that name. ``question`` brings the stop strings of a model that
+    goes on with a question of its own."""
 
     @classmethod
     def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Prompt format and stop strings of the prompt's form."""
-        if options.get("prompt") == "r1_zero":
-            return {"model": {"prompt_format": "raw"}, "trainer": {"sampling": {"stop": ["</answer>"]}}}
-        return {"trainer": {"sampling": {"stop": list(FOLLOW_UPS)}}}
+        prompt = options.get("prompt", "question")
+        stop = ["</answer>"] if prompt == "r1_zero" else list(FOLLOW_UPS) if prompt == "question" else []
+        raw = {} if prompt == "question" else {"model": {"prompt_format": "raw"}}
+        return {**raw, "trainer": {"sampling": {"stop": stop}}}
 
     def preflight(self, ctx: BuildContext) -> None:
         super().preflight(ctx)
