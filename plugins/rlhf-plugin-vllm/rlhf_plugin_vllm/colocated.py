@@ -83,7 +83,8 @@ class ColocatedEngine:
         """Returns the bytes that were given."""
         if not self.files.rank:
             weights = self.files.whole(tensors)
-            self.vllm.take(self._label, weights, None)
+            split = self.files.names.split
+            self.vllm.take(self._label, {n: w for name in weights for n, w in split(name, weights[name]).items()}, None)
             return sum(t.numel() * t.element_size() for t in weights.values())
         published = self.files.write(version, tensors)
         self.vllm.take(self._label, None, published.path)
