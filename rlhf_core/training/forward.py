@@ -271,6 +271,8 @@ def completion_hidden(
     model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True, packed: bool = True
 ) -> torch.Tensor:
     """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
+    if (watch := base_model(model).__dict__.get("watch_rows")) is not None:
+        shared_prefix = watch(prompts, completions, packed and structure(model).pack, shared_prefix)
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)

@@ -60,7 +60,7 @@ class Learner:
         critic_updates: int = 0,
         optimizer: RunOptimizer | None = None,
     ) -> None:
-        self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss), strategy, settings
+        self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss, module), strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)

@@ -52,6 +52,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "topk_method": "greedy",
     },
 }
+LATENT = {name: value for name, value in FAMILIES["deepseek_v2"].items() if name != "topk_method"}
+FAMILIES["deepseek_v3"] = LATENT
 
 
 def build(family: str, **extra: Any) -> Any:
