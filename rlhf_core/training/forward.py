@@ -144,13 +144,9 @@ def _shareable(model: torch.nn.Module) -> bool:
     return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
 
 
-def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]]]:
-    short, long = probe_ids(model)
-    return [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
-
-
 def _shared_agrees(model: torch.nn.Module) -> bool:
-    prompts, completions = _probe_rows(model)
+    short, long = probe_ids(model)
+    prompts, completions = [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
     try:
         shared = shared_hidden(model, prompts, completions)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:

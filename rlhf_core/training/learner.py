@@ -271,10 +271,8 @@ def total(rows: Iterable[Mapping[str, Any]]) -> MetricSums:
     for row in rows:
         for key, (value, weight) in row.items():
             earlier = sums.get(key, (0.0, 0.0))
-            if key in MAXIMA:
-                sums[key] = max(earlier[0], float(value)), 1.0
-                continue
-            sums[key] = earlier[0] + float(value), earlier[1] + float(weight)
+            added = earlier[0] + float(value), earlier[1] + float(weight)
+            sums[key] = (max(earlier[0], float(value)), 1.0) if key in MAXIMA else added
     return sums
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from rlhf_core.config.run import precision_of
-from rlhf_core.models.config import ExpertSettings
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.context import BuildContext
@@ -192,7 +191,7 @@ def record_trained(ctx: BuildContext, policy: LoadedModel) -> None:
     """Say how much of the model is trained; of adapters the summary has the parameters in each kind of layer."""
     from rlhf_core.models.adapters import describe_trained, has_experts, trained_parts
 
-    if has_experts(policy.model) or ctx.config.model.experts != ExpertSettings():
+    if has_experts(policy.model) or any(dict(ctx.config.model.experts).values()):
         scheduler("experts", "model.experts")()(ctx, policy)
     ctx.session.say(describe_trained(policy.model))
     if ctx.config.model.lora is not None:

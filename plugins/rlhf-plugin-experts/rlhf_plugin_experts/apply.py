@@ -46,14 +46,18 @@ def apply(ctx: BuildContext, policy: LoadedModel) -> None:
 
 def _set_trained(ctx: BuildContext, model: Any, routers: list[Any]) -> bool:
     """Whether routers are trained; says it."""
-    wanted, lora = ctx.config.model.experts.train_router, hasattr(model, "peft_config")
+    wanted = ctx.config.model.experts.train_router
     own = {id(p) for router in routers for n, p in router.named_parameters() if "lora_" not in n}
-    if not lora:
+    if not hasattr(model, "peft_config"):
         for parameter in (p for p in model.parameters() if id(p) in own):
             parameter.requires_grad_(wanted)
         ctx.session.say(f"routers of {len(routers)} layers: {'trained' if wanted else 'frozen'}")
         return wanted
-    adapted = any(p.requires_grad for n, p in model.named_parameters() if "lora_" in n and _of_router(n, model, own))
+    adapters = [n for n, p in model.named_parameters() if "lora_" in n and p.requires_grad]
+    adapted = any(_of_router(name, model, own) for name in adapters)
+    experts = any("expert" in name and not _of_router(name, model, own) for name in adapters)
+    kinds = {"experts": experts, "routers": adapted}
+    ctx.session.say("; ".join(f"{kind}: {'adapted' if is_so else 'frozen'}" for kind, is_so in kinds.items()))
     if wanted and not adapted:
         raise ConfigError(
             "model.experts.train_router under model.lora needs an adapter of the router",

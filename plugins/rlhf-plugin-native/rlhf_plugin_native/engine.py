@@ -10,7 +10,7 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, split_lm_head
-from rlhf_core.models.layers.trunk_and_head import base_model, ids_without_text, length_limit
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, base_model, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
@@ -212,3 +212,9 @@ class NativeEngine:
             seed=request.seed,
             media=() if self.modality is None else self.modality.media(drawn.tokens),
         )
+
+
+def ids_without_text(model: Any) -> list[int]:
+    """Ids that the core masked at loading, as no token of the tokenizer has them."""
+    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
+    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []
