@@ -36,7 +36,13 @@ def apply(ctx: BuildContext, policy: LoadedModel) -> None:
             why="they are frozen, so that nothing would learn to balance",
             fix="--set model.experts.train_router=true, under model.lora with the router in target_modules (`gate`)",
         )
-    if split_lm_head(base) is None or not hasattr(base, "get_decoder"):
+    if not hasattr(ctx.config.trainer, "sampling") or split_lm_head(base, linear=True) is None:
+        if settings.balance_loss or settings.replay:
+            raise ConfigError(
+                "model.experts.balance_loss and replay are for policies whose logits are their head's",
+                why=f"{type(base).__name__} changes its logits after the head, or this run trains no policy",
+                fix="leave them out",
+            )
         return
     if settings.replay:
         _check_replay(ctx)

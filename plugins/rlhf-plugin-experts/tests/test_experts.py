@@ -169,6 +169,9 @@ GRPO = with_trainer(
 )
 SFT = with_trainer(OFFLINE, max_steps=1, eval_samples=0, sample_prompts=0)
 
+DPO = with_trainer(SFT, name="dpo")
+REWARD_MODEL = {**SFT, "trainer": {"name": "reward_model", "max_steps": 1}}
+
 
 @pytest.mark.parametrize("base", [GRPO, SFT], ids=["grpo", "sft"])
 def test_a_run_balances_measures_and_replays(
@@ -207,6 +210,12 @@ def test_routers_are_frozen_unless_asked(saved: Callable[..., Path], tmp_path: P
     ("family", "base", "model", "message"),
     [
         ("llama", SFT, {"experts": {"train_router": True}}, "LlamaForCausalLM has no router"),
+        (
+            "mixtral",
+            REWARD_MODEL,
+            {"experts": {"train_router": True, "balance_loss": 0.1}},
+            "this run trains no policy",
+        ),
         ("mixtral", SFT, {"experts": {"balance_loss": 0.1}}, "balance_loss needs routers that are trained"),
         ("mixtral", SFT, {"experts": {"replay": True}}, "does not sample with the native engine"),
         ("mixtral", SFT, {"experts": {"train_router": True}, "lora": {}}, "needs an adapter of the router"),
@@ -223,6 +232,17 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises((ConfigError, ModelError), match=message):
         run(Train(tmp_path), base, saved(family), **model)
+
+
+def test_a_pair_is_balanced_by_the_mean_of_both_sides(saved: Callable[..., Path], tmp_path: Path) -> None:
+    folder, train = saved("qwen3_moe", max_position_embeddings=256), Train(tmp_path)
+    experts = {"train_router": True, "balance_loss": 1.0}
+    plain = run(train, DPO, folder, experts={"train_router": True})[0]
+    one, all_at_once = (
+        run(train, with_trainer(DPO, micro_batch_size=size), folder, experts=experts)[0] for size in (1, 4)
+    )
+    assert one["grad_norm"] == pytest.approx(all_at_once["grad_norm"], rel=1e-4)
+    assert one["loss"] == pytest.approx(plain["loss"] + one["experts/balance_loss"], rel=1e-4)
 
 
 def test_an_adapter_of_the_router_is_balanced(saved: Callable[..., Path], tmp_path: Path) -> None:
