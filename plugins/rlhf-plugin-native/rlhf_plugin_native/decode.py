@@ -17,7 +17,6 @@ import torch
 from rlhf_core.models import on_device
 from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from rlhf_plugin_native.decode_step import growing, join_caches, make_cache, select_rows, select_sequences
-from rlhf_plugin_native.routing import choices
 from rlhf_plugin_native.sampling import StopStrings, draw, uniforms
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -300,9 +299,10 @@ class Decoder:
             tokens = self.seen.tokens_BT[row, :n].tolist()
             ended = FinishReason.EOS if tokens[-1] in self.end_set else FinishReason.LENGTH
             finish = FinishReason.STOP if request in self.stopped else ended
-            held = int(self.held[row])
-            fed = len(self.requests[request].prompt_ids) + n - 1
-            chosen_TLK = choices(self.cache, row, self.width - held, min(fed, held))
+            chosen_TLK = None
+            if (choices := getattr(self.cache.layers[-1], "choices", None)) is not None:
+                held, fed = int(self.held[row]), len(self.requests[request].prompt_ids) + n - 1
+                chosen_TLK = choices(row, self.width - held, min(fed, held))
             results[request] = SampledTokens(tokens, self.seen.logprobs_BT[row, :n].copy(), finish, chosen_TLK)
         return results
 

@@ -15,6 +15,10 @@ from rlhf_plugin_native.decode_step import GrowingLayer
 class RoutingLayer(GrowingLayer):
     """``keys`` are int16 ``[B, layers with experts, positions, chosen experts]``; there are no values."""
 
+    def choices(self, row: int, first: int, count: int) -> np.ndarray[Any, Any]:
+        """Of ``count`` positions of a row, from ``first`` on, ``[count, L, K]``."""
+        return self.buffers[0][row, :, first : first + count].transpose(0, 1).cpu().numpy()
+
 
 def recorder(model: Any) -> Any:
     """What records the experts of a model whose update is to choose the same; None for any other."""
@@ -28,11 +32,3 @@ def add_choices(cache: Any, chosen_NLK: torch.Tensor, rows: int) -> None:
     if not isinstance(cache.layers[-1], RoutingLayer):
         cache.layers.append(RoutingLayer())
     cache.layers[-1].update(chosen_BLPK, chosen_BLPK[..., :0])
-
-
-def choices(cache: Any, row: int, first: int, count: int) -> np.ndarray[Any, Any] | None:
-    """Of ``count`` positions of a row, from ``first`` on, ``[count, L, K]``; None where nothing was recorded."""
-    if not isinstance(cache.layers[-1], RoutingLayer):
-        return None
-    chosen_LPK = cache.layers[-1].keys[row, :, first : first + count]
-    return chosen_LPK.transpose(0, 1).cpu().numpy()
