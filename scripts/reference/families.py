@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 TABLE = Path(__file__).parents[2] / "tests" / "families" / "table.json"
@@ -25,7 +26,7 @@ def page() -> str:
     def said(cell: str | None) -> str:
         if cell is None or cell == "yes":
             return cell or "-"
-        reason = cell.split("' ")[-1] if cell.startswith("'") else cell
+        reason = re.sub(r"^('.*'|\w+ForCausalLM) ", "it ", cell)
         if reason not in reasons:
             reasons.append(reason)
         return f"no ({reasons.index(reason) + 1})"
