@@ -194,5 +194,5 @@ def cell(family: str, what: str, folder: Path) -> str:
     try:
         CELLS[what](model, runs)
     except RlhfError as error:
-        return str(error).splitlines()[0].replace(str(model), family)
+        return str(error).splitlines()[0].replace(str(model), family).split(". ")[0]
     return "yes"
