@@ -103,9 +103,7 @@ def describe_trained(model: Any) -> str:
     text = f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
     if not hasattr(model, "peft_config"):
         return text
-    names = {"experts": re.compile("expert"), "router": ROUTER} if has_experts(base_model(model)) else {}
-    frozen = [name for name, pattern in names.items() if not any(map(pattern.search, parts))]
-    return f"{text}: {', '.join(parts)}" + (f"; frozen: {', '.join(frozen)}" if frozen else "")
+    return f"{text}: {', '.join(parts)}"
 
 
 def check_merged(model: Any, merged: Mapping[str, Any]) -> None:

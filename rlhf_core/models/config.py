@@ -33,6 +33,18 @@ class LoraSettings(Config):
     in a mixture of experts neither the router nor experts that are one tensor."""
 
 
+class ExpertSettings(Config):
+    """A mixture of experts: what is learned of its routers, and what of the sampler's choices (rlhf-plugin-experts)."""
+
+    train_router: bool = False
+    """Train what chooses experts; otherwise it is frozen, which keeps the choices of sampler and trainer together."""
+    balance_loss: float = Field(default=0.0, ge=0)
+    """Coefficient of the load-balancing loss, which is added to that of any algorithm. It is that of each sequence
+    (DeepSeek-V3, eq. 17), so that no micro-batch, packing or padding changes its gradient."""
+    replay: bool = False
+    """Force on the update the experts that the native engine chose for each token and layer (Ma et al. 2025)."""
+
+
 class ModelConfig(Config):
     """A model: a hub id, a folder in Hugging Face form, a run, a checkpoint, a ``.gguf`` file, or ``pocket``."""
 
@@ -44,6 +56,7 @@ class ModelConfig(Config):
     """What the weights are kept and trained in. ``trainer.precision=bf16`` computes in bfloat16 on float32 weights."""
     lora: LoraSettings | None = None
     """Train adapters instead of all weights."""
+    experts: ExpertSettings = ExpertSettings()
     quantize: Literal["nf4"] | None = None
     """Keep the weights of linear layers in 4 bits (QLoRA, Dettmers et al. 2023), through bitsandbytes, under adapters.
     The extra ``qlora`` installs it."""

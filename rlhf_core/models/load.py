@@ -90,6 +90,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention plans anew for every length, at each token
     source = resolve_model(config.path)
+    check_generates(config, source)
     tokenizer = load_tokenizer(config)
     model = None if weights else _without_weights(config, source)
     model = _load_model(config, source) if model is None else model
@@ -194,7 +195,6 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     model, info = loaded
     settle(model)
     check_finite(model.state_dict(), config.path)
-    check_generates(model, config.path)
     check_causal(model, config.path)
     _check_weights(info, config.path)
     if source.adapter is None:
@@ -224,20 +224,30 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     if model is not None:
-        check_generates(model, config.path)
         model.name_or_path = source.path
     return model
 
 
-def check_generates(model: Any, path: str) -> None:
-    """A reward model's folder holds no language-model head: transformers would make one up, and only log it."""
-    saved = [str(name) for name in getattr(model.config, "architectures", None) or ()]
-    if any(name.endswith(("ForSequenceClassification", "ForTokenClassification")) for name in saved):
-        raise ModelError(
-            f"'{path}' holds a {saved[0]}, which cannot generate text",
-            why="it scores texts, as a reward model does; it has no language-model head",
-            fix=f"give a causal language model; score texts with: rlhf reward score --model {path}",
-        )
+def check_generates(config: ModelConfig, source: Source) -> None:
+    """Refuse, by its ``config.json``, a model that is not one of text after text, before its weights are read."""
+    from transformers import PreTrainedConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    try:
+        settings = PreTrainedConfig.get_config_dict(source.path, **load_options(config, source))[0]
+    except Exception as error:
+        raise explain_failure(error, config, source, "model") from error
+    name = str((settings.get("architectures") or [settings.get("model_type")])[0])
+    causal = settings.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in settings
+    scores = name.endswith(("ForSequenceClassification", "ForTokenClassification"))
+    kinds = {
+        "it scores texts, as a reward model does; it has no language-model head": scores,
+        "it is an encoder-decoder, which reads the prompt apart": not causal and settings.get("is_encoder_decoder"),
+        "it reads images or sound": not causal and {"vision_config", "audio_config"} & settings.keys(),
+    }
+    for why in (text for text, is_so in kinds.items() if is_so):
+        fix = "give a causal language model" + f"; score texts with: rlhf reward score --model {config.path}" * scores
+        raise ModelError(f"'{config.path}' holds a {name}, which cannot generate text", why=why, fix=fix)
 
 
 def _check_weights(info: Mapping[str, Any], path: str) -> None:

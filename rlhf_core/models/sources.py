@@ -160,17 +160,6 @@ def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:
     return ModelError(f"model folder '{folder}' has no {missing}", where=str(folder), fix=fix)
 
 
-def weight_file_bytes(path: str) -> int | None:
-    """Of a local model's weights; None where they are not here."""
-    try:
-        source = resolve_model(path)
-    except ModelError:  # a component's path need not be a model's
-        return None
-    if not source.local:
-        return None
-    return sum(file.stat().st_size for file in Path(source.path).glob("*.safetensors")) or None
-
-
 SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """Keys of ``config.json`` in which a fine-tuned model does not differ from what it was made of."""
 EMBEDDED = ("pocket", "pocket-tools")

@@ -158,7 +158,7 @@ class Watchdog:
             self._arm()
             return
         late.raised = True
-        raise StageTimeout(late, _stack(frame))
+        raise StageTimeout(late, stack_of(frame))
 
     def _watch(self, over: threading.Event) -> None:
         main = threading.main_thread().ident
@@ -170,7 +170,7 @@ class Watchdog:
             if not late.raised:
                 signal.pthread_kill(main, signal.SIGPROF)
             if time.monotonic() > late.ends + GRACE_S:
-                error = self._error(late, _stack(sys._current_frames().get(main)))
+                error = self._error(late, stack_of(sys._current_frames().get(main)))
                 self.end(error)
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 if not owns_process:
@@ -212,12 +212,8 @@ def position() -> tuple[str, float]:
     return f"{when}, {stages[-1].what}", max(0.0, time.monotonic() - stages[-1].ends + stages[-1].limit_s)
 
 
-def thread_stack(thread: threading.Thread) -> str:
+def stack_of(frame: FrameType | None) -> str:
     """Where a thread is now, innermost call last; empty if it has ended."""
-    return _stack(sys._current_frames().get(thread.ident or 0))
-
-
-def _stack(frame: FrameType | None) -> str:
     if frame is None:
         return ""
     rows = traceback.StackSummary.from_list(traceback.extract_stack(frame)[-FRAMES:]).format()

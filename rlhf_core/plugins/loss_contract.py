@@ -53,9 +53,11 @@ class CheckedLoss:
         return out
 
 
-def checked_loss(loss: Loss) -> CheckedLoss:
-    """The loss, checked once."""
-    return loss if isinstance(loss, CheckedLoss) else CheckedLoss(loss)
+def checked_loss(loss: Loss, module: torch.nn.Module) -> CheckedLoss:
+    """The loss, checked once, with the ``loss_terms`` that parts of the module have."""
+    terms = tuple(term for part in module.modules() for term in part.__dict__.get("loss_terms", ()))
+    checked = loss if isinstance(loss, CheckedLoss) else CheckedLoss(loss)
+    return CheckedLoss(checked.loss, checked.label, [*checked.terms, *terms]) if terms else checked
 
 
 def _fields(batch: Any) -> dict[str, Any]:

@@ -144,13 +144,9 @@ def _shareable(model: torch.nn.Module) -> bool:
     return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
 
 
-def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]]]:
-    short, long = probe_ids(model)
-    return [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
-
-
 def _shared_agrees(model: torch.nn.Module) -> bool:
-    prompts, completions = _probe_rows(model)
+    short, long = probe_ids(model)
+    prompts, completions = [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
     try:
         shared = shared_hidden(model, prompts, completions)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -271,6 +267,8 @@ def completion_hidden(
     model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True, packed: bool = True
 ) -> torch.Tensor:
     """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
+    if (watch := base_model(model).__dict__.get("watch_rows")) is not None:
+        shared_prefix = watch(prompts, completions, packed and structure(model).pack, shared_prefix)
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)

@@ -61,7 +61,7 @@ class Learner:
         critic_updates: int = 0,
         optimizer: RunOptimizer | None = None,
     ) -> None:
-        self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss), strategy, settings
+        self.module, self.loss, self.strategy, self.settings = module, checked_loss(loss, module), strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
@@ -273,10 +273,8 @@ def total(rows: Iterable[Mapping[str, Any]]) -> MetricSums:
     for row in rows:
         for key, (value, weight) in row.items():
             earlier = sums.get(key, (0.0, 0.0))
-            if key in MAXIMA:
-                sums[key] = max(earlier[0], float(value)), 1.0
-                continue
-            sums[key] = earlier[0] + float(value), earlier[1] + float(weight)
+            added = earlier[0] + float(value), earlier[1] + float(weight)
+            sums[key] = (max(earlier[0], float(value)), 1.0) if key in MAXIMA else added
     return sums
 
 

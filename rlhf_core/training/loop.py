@@ -13,6 +13,7 @@ from rlhf_core.config.run import precision_of
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.plugins.component_calls import time_limit
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.protocols import Stateful
 from rlhf_core.plugins.strategy_protocols import ShardedLoading
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -188,8 +189,10 @@ class _StepsOfCaller:
 
 def record_trained(ctx: BuildContext, policy: LoadedModel) -> None:
     """Say how much of the model is trained; of adapters the summary has the parameters in each kind of layer."""
-    from rlhf_core.models.adapters import describe_trained, trained_parts
+    from rlhf_core.models.adapters import describe_trained, has_experts, trained_parts
 
+    if has_experts(policy.model) or any(dict(ctx.config.model.experts).values()):
+        scheduler("experts", "model.experts")()(ctx, policy)
     ctx.session.say(describe_trained(policy.model))
     if ctx.config.model.lora is not None:
         ctx.report["lora"] = trained_parts(policy.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,17 @@ VISION = {
 }
 
 
-def test_the_remedy_follows_the_error(refused: Refused, model_folder: Path) -> None:
-    (model_folder / "config.json").write_text(json.dumps(VISION))
-    refused("--model", model_folder, says=("has no causal language model", "text alone"))
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (VISION, "it reads images or sound"),
+        ({"model_type": "t5", "architectures": ["T5Model"], "is_encoder_decoder": True}, "T5Model, which cannot"),
+        ({"model_type": "vit"}, "has no causal language model"),
+    ],
+    ids=["vision", "encoder-decoder", "no text"],
+)
+def test_a_model_that_does_not_write_text_after_text_is_refused_before_it_is_loaded(
+    config: dict[str, Any], why: str, refused: Refused, model_folder: Path
+) -> None:
+    (model_folder / "config.json").write_text(json.dumps(config))
+    refused("--model", model_folder, says=(why, "give a"))

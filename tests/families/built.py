@@ -52,10 +52,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "topk_method": "greedy",
     },
 }
+LATENT = {name: value for name, value in FAMILIES["deepseek_v2"].items() if name != "topk_method"}
+FAMILIES["deepseek_v3"] = LATENT
+
+MORE: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("mistral", "qwen2", "phi3", "olmo2", "smollm3", "granite", "stablelm", "starcoder2")},
+    **{name: {"head_dim": 8} for name in ("qwen3", "gemma3_text", "cohere2", "glm4")},
+    "qwen3_5_text": {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 2},
+}
+"""Further ones, for the table of what works with what."""
 
 
 def build(family: str, **extra: Any) -> Any:
     """A random model of a family, in eval mode, the same each time."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family], **extra})
+    config = AutoConfig.for_model(family, **{**SIZES, **(FAMILIES | MORE)[family], **extra})
     return AutoModelForCausalLM.from_config(config).eval()

@@ -68,7 +68,6 @@ def test_a_mixture_says_what_is_trained_and_leaves_the_router(family: str, saved
     told = describe_trained(model)
     assert all(part in told for part in parts)
     assert told.startswith(f"trained: {sum(parts.values()):,} of ")
-    assert told.endswith("frozen: experts, router")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,6 @@ def test_experts_and_router_are_trained_where_they_are_named(
     parts = trained_parts(model)
     assert any("expert" in p or "gate" in p for p in parts), parts
     assert sum(parts.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert not describe_trained(model).endswith("frozen: experts, router")
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "bloom", "opt"])

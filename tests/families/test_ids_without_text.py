@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.layers.chunked_head import head_logprobs, logits_logprobs
-from rlhf_core.models.layers.trunk_and_head import ids_without_text, mask_ids_without_text
+from rlhf_core.models.layers.trunk_and_head import mask_ids_without_text
 from rlhf_core.models.load import load_policy
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.training.forward import completion_logprobs, structure
 from rlhf_core.types.errors import ModelError
-from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_native.engine import NativeEngine, ids_without_text
 from tests.families.built import FAMILIES
 
 EXTRA = {"vocab_size": 300}

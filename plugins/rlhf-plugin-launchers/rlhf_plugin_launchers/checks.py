@@ -79,7 +79,7 @@ def check_disk(folder: Path, needed: int, rank_name: str) -> None:
 
 def checkpoint_bytes(config: RunConfig) -> int:
     """Least bytes of a checkpoint: the weights, and AdamW's two moments of all if all are trained; 0 if unknown."""
-    from rlhf_core.models.sources import weight_file_bytes
+    from rlhf_plugin_preflight.file_sizes import weight_file_bytes
 
     weights = weight_file_bytes(config.model.path) or 0
     trained_whole = config.model.lora is None and getattr(config.trainer, "train_trunk", "full") == "full"

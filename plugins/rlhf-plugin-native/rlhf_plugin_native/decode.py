@@ -32,6 +32,8 @@ class SampledTokens:
     logprobs_T: np.ndarray[Any, np.dtype[np.float32]]
     finish: FinishReason
     support: np.ndarray[Any, np.dtype[np.int32]] | None = None
+    chosen_TLK: np.ndarray[Any, Any] | None = None
+    """Experts of each token that was fed, the prompt's included (:mod:`rlhf_plugin_native.routing`)."""
 
 
 class Drawn(NamedTuple):
@@ -313,11 +315,14 @@ class Decoder:
             tokens = self.seen.tokens_BT[row, :n].tolist()
             ended = FinishReason.EOS if tokens[-1] in self.end_set else FinishReason.LENGTH
             finish = FinishReason.STOP if request in self.stopped else ended
-            logprobs_T, support = self.seen.logprobs_BT[row, :n].copy(), None
+            logprobs_T, support, chosen_TLK = self.seen.logprobs_BT[row, :n].copy(), None, None
             if self.sampling.support:
                 ids = self.support[request][:n]
                 support = np.concatenate([np.array([len(one) for one in ids], np.int32), *ids])
-            results[request] = SampledTokens(tokens, logprobs_T, finish, support)
+            if (choices := getattr(self.cache.layers[-1], "choices", None)) is not None:
+                held, fed = int(self.held[row]), len(self.requests[request].prompt_ids) + n - 1
+                chosen_TLK = choices(row, self.width - held, min(fed, held))
+            results[request] = SampledTokens(tokens, logprobs_T, finish, support, chosen_TLK)
         return results
 
     def _stops(self, recent: list[int]) -> bool:

@@ -10,13 +10,14 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, split_lm_head
-from rlhf_core.models.layers.trunk_and_head import base_model, ids_without_text, length_limit
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, base_model, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure
 from rlhf_plugin_native.decode import Decoder, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
+from rlhf_plugin_native.routing import add_choices, recorder
 from rlhf_plugin_native.sampling import StopStrings, sampling_forwards
 from rlhf_plugin_native.stream import NativeStream
 from rlhf_plugin_native.stream_decode import StreamDecoder
@@ -58,7 +59,7 @@ class NativeEngine:
                 "sequences of different length",
                 fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
             )
-        self.modality = modality_of(tokenizer)
+        self.modality, self.recorder = modality_of(tokenizer), recorder(model)
         self.ends, self.without_text = end_ids(base_model(model), tokenizer), ids_without_text(model)
 
     @classmethod
@@ -101,6 +102,8 @@ class NativeEngine:
             self.check(request, sampling)
         if not requests:
             return []
+        if self.recorder is not None:
+            self.recorder.begin_sampling(policy_version)
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
 
         def report(new: dict[int, SampledTokens], tokens: int) -> None:
@@ -141,9 +144,9 @@ class NativeEngine:
 
     def open_stream(self, sampling: SamplingParams, policy_version: int) -> NativeStream | None:
         """Sample turns as they come, with the weights of now; None for a model with layers that do not attend to
-        all."""
+        all, or whose experts are recorded."""
         arguments = self._arguments(sampling)
-        if not growing(make_cache(arguments["cache_config"])):
+        if self.recorder is not None or not growing(make_cache(arguments["cache_config"])):
             return None
         decoder = StreamDecoder(TurnCache(self.keep_mib << 20), **arguments)
         return NativeStream(self, decoder, lambda request, drawn: self._rollout(request, drawn, policy_version))
@@ -182,7 +185,12 @@ class NativeEngine:
         if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
             return step(ids_BL, mask_BK, positions_BL, cache)
         parts = split_lm_head(self.model) if structure(self.model).split else None
-        return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
+        if self.recorder is None:
+            return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
+        self.recorder.record()
+        logits_BV = plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
+        add_choices(cache, self.recorder.recorded(), len(ids_BL))
+        return logits_BV
 
     def _text(self, tokens: Sequence[int]) -> str:
         if isinstance(self.modality, OwnTokens):
@@ -190,6 +198,8 @@ class NativeEngine:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def _rollout(self, request: RolloutRequest, drawn: SampledTokens, version: int) -> Rollout:
+        if self.recorder is not None and drawn.chosen_TLK is not None:
+            self.recorder.keep((*request.prompt_ids, *drawn.tokens), drawn.chosen_TLK)
         return Rollout(
             prompt_id=request.prompt_id,
             group_index=request.group_index,
@@ -203,3 +213,9 @@ class NativeEngine:
             media=() if self.modality is None else self.modality.media(drawn.tokens),
             support=drawn.support,
         )
+
+
+def ids_without_text(model: Any) -> list[int]:
+    """Ids that the core masked at loading, as no token of the tokenizer has them."""
+    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
+    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rlhf_core.plugins.component_calls import thread_stack
+from rlhf_core.plugins.component_calls import stack_of
 from rlhf_core.plugins.strategy_protocols import Collectives
 from rlhf_core.runs.session import Emit, Event
 from rlhf_core.training.rollout_batch import RolloutBatch
@@ -95,7 +96,7 @@ class RolloutWorker:
         working = self._thread.is_alive()
         return DeadlineExceeded(
             f"rollout batch {number} (policy version {version}) was not there after {waited:.0f} s",
-            why=f"the thread that samples it is at\n{thread_stack(self._thread)}"
+            why=f"the thread that samples it is at\n{stack_of(sys._current_frames().get(self._thread.ident or 0))}"
             if working
             else "its thread has ended",
             fix="raise trainer.rollouts.timeout_s, or find what hangs in the engine or the reward",

@@ -89,11 +89,11 @@ def check_adapters(model: ModelConfig) -> None:
     lora, unsupported = model.lora, {}
     if lora is not None:
         unsupported |= {"lora.dora": lora.dora, "lora.modules_to_save": lora.modules_to_save}
-    for setting, value in {**unsupported, "quantize": model.quantize}.items():
+    for setting, value in {**unsupported, "quantize": model.quantize, "experts.replay": model.experts.replay}.items():
         if value:
             raise ConfigError(
                 f"model.{setting} {value} cannot be used with vLLM",
-                why="it holds whole weights and takes low-rank adapters alone, so it would sample from another policy",
+                why="it holds whole weights, takes low-rank adapters alone and does not say which experts it chose",
                 fix=f"--set rollout=native, or leave model.{setting} out",
             )
 

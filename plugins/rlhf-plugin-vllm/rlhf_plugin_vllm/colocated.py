@@ -94,10 +94,9 @@ class ColocatedEngine:
     def _one_by_one(self, weights: Mapping[str, torch.Tensor], given: list[int]) -> Iterator[tuple[str, torch.Tensor]]:
         """Each weight with its name, and its bytes into ``given``; none is held here."""
         for name in weights:
-            weight = weights[name].detach()
-            given.append(weight.numel() * self.takes_views_as.itemsize)
-            yield name, weight
-            del weight
+            for part, weight in self.files.names.split(name, weights[name].detach()).items():
+                given.append(weight.numel() * self.takes_views_as.itemsize)
+                yield part, weight
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         rollouts = self._sample(self.canary.requests, self.canary.sampling, version)

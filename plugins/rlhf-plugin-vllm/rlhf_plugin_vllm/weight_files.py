@@ -17,6 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from rlhf_core.config import RlhfError
+from rlhf_core.models import ModelError
+from rlhf_plugin_vllm.checkpoint_names import CheckpointNames, JoinedWeights
 from rlhf_plugin_vllm.sync_folder import SyncFolder, make_sync_folder
 from rlhf_plugin_vllm.worker import DIGESTS
 
@@ -51,6 +53,13 @@ class WeightFiles:
         self.sync_folder = make_sync_folder(folder) if folders is None else folders
         self.token, self.folder, self.own = self.sync_folder.token, self.sync_folder.folder, self.sync_folder.own
         self.adapter = adapter_settings(model)
+        if targets := self.adapter.get("target_parameters"):
+            raise ModelError(
+                f"adapters of fused experts ({', '.join(targets)}) cannot be used with vLLM",
+                why="it takes an adapter for each layer of an expert, and peft has one for a tensor of all",
+                fix="--set rollout=native, or leave them out of model.lora.target_modules",
+            )
+        self.names = CheckpointNames(model)
         self.rank = int(self.adapter.get("r", 0))
         """Of the adapter; 0 where all weights are trained."""
         parameters = dict(model.named_parameters())
@@ -90,8 +99,8 @@ class WeightFiles:
 
     def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         if self.sync_folder.shared:
-            return write_buckets(path, tensors, self.bucket, self._sizes)
-        return write_buckets(path, self.whole(tensors), self.bucket)
+            return write_buckets(path, tensors, self.bucket, self._sizes, self.names.split)
+        return write_buckets(path, self.whole(tensors), self.bucket, split=self.names.split)
 
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))
@@ -100,9 +109,10 @@ class WeightFiles:
         (path / "adapter_model.safetensors").write_bytes(data)
         return hashlib.sha256(data).hexdigest(), len(data)
 
-    def read(self, published: Published) -> StoredWeights:
+    def read(self, published: Published) -> Mapping[str, torch.Tensor]:
         """The weights of a version as they were written, by the names that they have in the policy."""
-        return StoredWeights(published.path.glob("*.safetensors"), _model_name if published.adapter else str)
+        stored = StoredWeights(published.path.glob("*.safetensors"), _model_name if published.adapter else str)
+        return stored if published.adapter else JoinedWeights(stored, self.names)
 
     def keep(self, published: Published) -> None:
         """Let this version be the current one; no earlier one is needed by this rank."""
@@ -161,16 +171,20 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
 
 def write_buckets(
-    folder: Path, tensors: Mapping[str, torch.Tensor], most: int, sizes: Mapping[str, int] | None = None
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    most: int,
+    sizes: Mapping[str, int] | None = None,
+    split: Callable[[str, torch.Tensor], Mapping[str, torch.Tensor]] = lambda name, weight: {name: weight},
 ) -> tuple[str, int]:
     """Write weights to files of at most ``most`` bytes, or of one larger weight; ``sizes`` None looks tensors up twice.
-    Returns the SHA-256 of the files' digests, and the bytes."""
+    ``split`` gives what is written of a weight. Returns the SHA-256 of the files' digests, and the bytes."""
     digests: dict[str, str] = {}
     size = 0
     byte_counts = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes
     for names in _buckets(byte_counts, most):
         file = folder / f"{len(digests):05}.safetensors"
-        data = save({name: _full(tensors[name]) for name in names})
+        data = save({stored: _full(w) for name in names for stored, w in split(name, tensors[name]).items()})
         file.write_bytes(data)
         digests[file.name] = hashlib.sha256(data).hexdigest()
         size += len(data)

@@ -104,6 +104,7 @@ def _take_all(worker: Any, weights: Iterator[tuple[str, Any]]) -> int:
     missing = sorted(parameters - _reload(worker, model, weights))
     if missing:
         raise RuntimeError(f"there are no weights for {missing[:5]} ({len(missing)} in all)")
+    _repack_experts(model)
     return _repack_heads(model)
 
 
@@ -123,6 +124,15 @@ def _reload(worker: Any, model: Any, state: Iterator[tuple[str, Any]]) -> set[st
     finally:
         del model.load_weights
     return written
+
+
+def _repack_experts(model: Any) -> None:
+    """Pack experts as the kernel for CPUs reads them: vLLM 0.32.0 does so when they are loaded first, and when they are
+    loaded again leaves them as they came (logprobs are then wrong without an error)."""
+    for layer in model.modules():
+        experts = getattr(getattr(getattr(layer, "quant_method", None), "moe_kernel", None), "fused_experts", None)
+        if experts is not None and next(layer.parameters()).device.type == "cpu":
+            experts.process_weights_after_loading(layer)
 
 
 def _repack_heads(model: Any) -> int:

@@ -210,12 +210,6 @@ WITHOUT_TEXT = "rlhf_without_text"
 """Buffer of a head, ids whose logits are ``-inf``; it is not saved."""
 
 
-def ids_without_text(model: Any) -> list[int]:
-    """Ids that :func:`mask_ids_without_text` masked."""
-    modules = {name: m for m in base_model(model).modules() for name in m._buffers if name == WITHOUT_TEXT}
-    return modules[WITHOUT_TEXT]._buffers[WITHOUT_TEXT].tolist() if modules else []
-
-
 def masked_bias(head: torch.nn.Linear) -> torch.Tensor:
     """A masked head's bias, with gradient: ``-inf`` for ids without a text."""
     bias_V = head.weight.new_zeros(head.weight.shape[0]) if head.bias is None else head.bias

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.models import ModelConfig, ModelError, load_tokenizer
+from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
 from rlhf_core.models.load import check_generates, check_vocabulary, context_length
 from rlhf_plugin_preflight.memory.weightless import Described, describe, on_meta, with_adapters
 
@@ -30,9 +30,9 @@ class ModelFacts:
 def inspect_model(config: ModelConfig, *, generates: bool) -> ModelFacts:
     """Read configuration and tokenizer, build the model without memory, and compare it with the shapes on disk."""
     tokenizer, described = load_tokenizer(config), describe(config)
-    model = on_meta(described, config, generates=generates)
     if generates:
-        check_generates(model, config.path)
+        check_generates(config, resolve_model(config.path))
+    model = on_meta(described, config, generates=generates)
     check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     weights_seen = _check_shapes(model, config, described)

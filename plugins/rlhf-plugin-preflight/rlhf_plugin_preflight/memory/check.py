@@ -75,7 +75,7 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
 
 def surely_fits(ctx: BuildContext, limit: int) -> bool:
     """Whether a generous bound, from sizes of files and of the configuration alone, is below the limit."""
-    from rlhf_core.models.sources import weight_file_bytes
+    from rlhf_plugin_preflight.file_sizes import weight_file_bytes
 
     run: Any = ctx.config
     weights = weight_file_bytes(run.model.path)
