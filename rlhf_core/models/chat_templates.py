@@ -115,7 +115,15 @@ def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> No
             fix="leave it out, or --set model.chat_template=FILE",
         )
     # not as ASCII: a string of Jinja cannot hold JSON's escapes of an emoji
-    settings = "".join(f"{{% set {k} = {json.dumps(v, ensure_ascii=False)} %}}" for k, v in variables.items())
-    template = "{# variables #}" + settings + "{# end #}{{ '' }}" + _BEFORE.sub("", template) if settings else template
+    values = {k: f'row_variables.get("{k}", {json.dumps(v, ensure_ascii=False)})' for k, v in variables.items()}
+    settings = "".join(f"{{% set {k} = {value} %}}" for k, value in values.items())
+    template = (
+        "{# variables #}{% set row_variables = row_variables or {} %}"
+        + settings
+        + "{# end #}{{ '' }}"
+        + _BEFORE.sub("", template)
+        if settings
+        else template
+    )
     ending = "{# prefix #}{% if add_generation_prompt %}{{ " + json.dumps(prefix, ensure_ascii=False) + " }}{% endif %}"
     tokenizer.chat_template = _AFTER.sub("", template.removesuffix("\n")) + ending if prefix else template
