@@ -51,12 +51,6 @@ def planned_model(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
-def planned_format(path: str, setting: str = "prompt_format") -> str:
-    """How the run that a model comes from wrote prompts, or read calls (``tool_format``); ``auto`` for other models."""
-    folder = Path(model_folder(path))
-    return str(planned_model(folder).get(setting, "auto")) if folder.expanduser().is_dir() else "auto"
-
-
 def no_final_model(run: Path) -> ModelError:
     """The error for a run that has no final model (yet)."""
     checkpoints = sorted(p for p in (run / "checkpoints").glob("step-*") if (p / "model").is_dir())

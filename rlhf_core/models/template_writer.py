@@ -202,13 +202,9 @@ class TemplateWriter:
 
     def _guarded(self, message: Mapping[str, Any], *, added: bool) -> dict[str, Any]:
         """A turn with placeholders; where there are tools, only the policy writes added tokens, outside arguments."""
-        writer = message["role"] == "assistant"
+        shown = (added and message["role"] != "assistant") or "tool_call_id" in message
         return {
-            key: value
-            if key == "role"
-            else self._guarded_value(
-                value, added=(added and not writer) or key == "tool_calls" or "tool_call_id" in message
-            )
+            key: value if key == "role" else self._guarded_value(value, added=shown or key == "tool_calls")
             for key, value in message.items()
         }
 
@@ -326,9 +322,5 @@ def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = Tr
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:
     """The error for messages that a chat template does not take."""
     roles = ", ".join(str(m.get("role")) for m in messages)
-    return ModelError(
-        "the model's chat template refuses these messages",
-        where=f"roles: {roles}",
-        why=str(error),
-        fix="check the roles in the dataset, or --set model.prompt_format=raw",
-    )
+    what, fix = "the model's chat template refuses these messages", "check the roles in the dataset, or --set"
+    return ModelError(what, where=f"roles: {roles}", why=str(error), fix=f"{fix} model.prompt_format=raw")

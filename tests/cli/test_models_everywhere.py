@@ -12,8 +12,9 @@ import pytest
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.paths import model_folder, planned_format
+from rlhf_core.models.paths import model_folder
 from rlhf_core.models.sources import weights_digest
+from rlhf_plugin_native.as_trained import planned_format
 
 Rlhf = Callable[..., Any]
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.models import ModelConfig
-from rlhf_core.models.paths import planned_format
+from rlhf_core.models.paths import model_folder, planned_model
+
+
+def planned_format(path: str, setting: str = "prompt_format") -> str:
+    """How the run that a model comes from wrote prompts, or read calls (``tool_format``); ``auto`` for other models."""
+    folder = Path(model_folder(path))
+    return str(planned_model(folder).get(setting, "auto")) if folder.expanduser().is_dir() else "auto"
 
 
 def model_as_trained(
