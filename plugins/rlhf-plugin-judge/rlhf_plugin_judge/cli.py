@@ -46,7 +46,8 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, dry_run: bool,
     ctx = context_of(registry, seed=options["seed"], dataset={"name": dataset})
     pairs = ctx.datasets.pairs(options["split"])[: options["count"]]
     text = options["criterion"] or str(JudgeRewardConfig.model_fields["criterion"].default)
-    asking = Comparing(**{key: options[key] for key in ("max_tokens", "seed", "form", "votes", "temperature")})
+    keys = ("max_tokens", "seed", "form", "votes", "temperature")
+    asking = Comparing.from_settings({key: options[key] for key in keys}, "the options")
     if dry_run:
         requests = questions(matches_of(pairs), text, asking)
         most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
