@@ -209,6 +209,7 @@ def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str
     low, high = wilson(accuracy, len(shares))
     share = (lambda n: n / len(shares)) if shares else (lambda n: math.nan)
     flipped = sum(o.flipped for o in outcomes)
+    tied = sum(o.share == 0.5 and not o.flipped for o in outcomes)
     return {
         "count": len(pairs),
         "judged": len(shares),
@@ -216,7 +217,7 @@ def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str
         "low": low,
         "high": high,
         "flipped": share(flipped),
-        "ties": share(shares.count(0.5) - flipped),
+        "ties": share(tied),
         **calibration(shares),
         "missing": dict(Counter(o.status.value for o in outcomes if o.share is None)),
         "cost_usd": sum(o.cost_usd for o in outcomes),
