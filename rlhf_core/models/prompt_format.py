@@ -293,7 +293,7 @@ def _unwritable(turn: Message, why: str) -> ModelError:
         where=" with ".join([f"the turn: {content_of(turn)[:60]!r}", ", ".join(parts)][: 1 + bool(parts)]),
         why=why,
         fix="use a template that writes the turn after its own prompt, --set model.chat_template=FILE (hermes writes "
-        "calls), or remove that row",
+        "calls, keep_thinking the reasoning of earlier turns), or remove that row",
     )
 
 
