@@ -198,3 +198,20 @@ def test_a_policy_is_trained_to_judge_measured_and_used_as_a_reward(rlhf: Any, t
     sizes = {**online, "trainer.group_size": 4, "trainer.sampling.max_tokens": 12}
     train("--algo", "grpo", "--reward", "judge", *task, "--run-dir", "runs/policy", **sizes, **judge)
     assert json.loads(Path("runs/policy/summary.json").read_text())["dropped"]["scores_ok"] > 0
+
+
+def test_the_command_asks_about_rows_as_published(serve: Any, rlhf: Any, tmp_path: Path) -> None:
+    server = serve(answer=lambda body: '{"best": "B"}')
+    rows = [{"id": n, "prompt": "2 + 2?", **row} for n, (_, _, row, _) in enumerate(best_rows(8))]
+    rows.append({"id": "tied:1", "prompt": "2?", "chosen": ["a", "b"], "rejected": ["c"], "subset": "Ties"})
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ("judge", "best-of", "--set", f"base_url={server.url}", "--dataset", path)
+    result = json.loads(rlhf(*task, "--json").out)
+    assert (result["judged"], result["accuracy"], result["not_asked"]) == (8, 0.25, 1)
+    assert server.service.seen["arrivals"] == 8
+    shown = rlhf(*task).out
+    assert "judged 8 of 8 rows; 1 not asked" in shown
+    path.write_text(json.dumps({"prompt": "2?", "chosen": "a", "rejected": "b"}) + "\n")
+    refused = rlhf(*task)
+    assert (refused.code, "'chosen' is not a list of texts" in refused.err) == (2, True)
