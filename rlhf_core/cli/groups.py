@@ -83,11 +83,7 @@ class OpenGroup(click.Group):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        path: str = "",
-        lazy: Mapping[str, tuple[str, str]] | None = None,
-        **options: Any,
+        self, *args: Any, path: str = "", lazy: Mapping[str, tuple[str, str]] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
         self.path, self.lazy = path, dict(lazy or {})

@@ -11,7 +11,8 @@ from rlhf_core.plugins.registry import KINDS
 if TYPE_CHECKING:
     from rlhf_core.plugins.entry_points import Entry
 
-OTHERS = ("key_hints", "launcher", "modality", "model", "model_file", "schedule", "tool_format", "usage_hints")
+_OF_TEXT = ("chat_template", "key_hints", "tool_format", "usage_hints")
+OTHERS = (*_OF_TEXT, "launcher", "modality", "model", "model_file", "schedule")
 """Groups of functions, ``rlhf.NAME``."""
 LISTED = (*KINDS, *OTHERS, "command", "hook")
 

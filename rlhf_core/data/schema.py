@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_core.data.tools import read_tools
 from rlhf_core.data.turns import read_turns
 from rlhf_core.types.errors import DatasetError, did_you_mean
-from rlhf_core.types.messages import Message, Tool
+from rlhf_core.types.messages import VARIABLES, Message, Tool
 
 PATTERN_TIMEOUT_S = 5.0
 """For cutting one answer out of its column."""
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
 """Where a prompt is looked for, in this order."""
 TOOL_COLUMNS = ("tools", "functions")
-KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
+KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected", VARIABLES)
 """Columns that mean something to every reader; the others are a row's further columns."""
 
 

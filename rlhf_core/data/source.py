@@ -21,7 +21,7 @@ from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource
 from rlhf_core.plugins.registry import check_component
 from rlhf_core.types.errors import DatasetError
-from rlhf_core.types.messages import Message, content_of, message_text
+from rlhf_core.types.messages import VARIABLES, Message, content_of, message_text
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
 """Names that do not identify the dataset a file belongs to; its folder's name is better."""
@@ -125,7 +125,8 @@ class Source:
             messages = (*messages[:-1], {**messages[-1], "content": text})
         if self.shared.system_prompt and messages[0]["role"] != "system":
             messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)
-        return messages
+        variables = self.reader.get(record, VARIABLES)
+        return messages if variables is None else (read_variables(messages[0], variables, record), *messages[1:])
 
     def name(self, record: RawRow, split: str) -> str:
         """Unique id of a row: ``label/its own id``, or ``label/file/000017``; ``label/split/000017`` where the label
@@ -160,6 +161,15 @@ def default_label(source: ComponentConfig) -> str:
     names = [part.split(".")[0] for part in str(options.get("path", "")).split("/")]
     stem = next((name for name in reversed(names) if name and name not in PLAIN_NAMES), "")
     return stem or "/".join(str(v) for v in (source.name.rpartition("/")[2], options.get("subset")) if v)
+
+
+def read_variables(first: Message, value: Any, record: RawRow) -> Message:
+    """A row's first message with its variables of the chat template; a table fills those of other rows with nulls."""
+    row = {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else {"": None}
+    if not all(isinstance(v, bool | int | float | str) for v in row.values()):
+        why, fix = f"got {str(value)[:80]}", 'write an object such as {"enable_thinking": false}'
+        raise DatasetError(f"{VARIABLES} are not texts, numbers, true or false", where=record.where, why=why, fix=fix)
+    return {**first, VARIABLES: row} if row else first
 
 
 def check_template(label: str, template: str | None) -> None:

@@ -6,10 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.models.template_deadline import check_ends
+from rlhf_core.plugins.entry_points import Entry, disabled_distributions, entries_of, load_entry
 from rlhf_core.types.errors import ConfigError, ModelError, did_you_mean, error_text
+
+if TYPE_CHECKING:
+    from rlhf_core.models.config import ModelConfig
 
 _FOLDER = Path(__file__).parent / "templates"
 NAMED: Mapping[str, str] = {
@@ -26,9 +30,15 @@ _AFTER = re.compile(r"\{# prefix #\}\{% if add_generation_prompt %\}\{\{ (.*) \}
 """What :func:`set_options` wrote before; the comments are its own."""
 
 
+def variants() -> dict[str, Entry]:
+    """Name -> entry of the group ``rlhf.chat_template``: a function that changes a tokenizer's own template."""
+    return {entry.name: entry for entry in entries_of("rlhf.chat_template", disabled_distributions())}
+
+
 def read_template(value: str) -> str:
     """A template's name as it is, and of a file its text, so that a plan holds what it was."""
-    if value in NAMED:
+    known = [*NAMED, *variants()]
+    if value in known:
         return value
     text = value
     if "{{" not in value and "{%" not in value:
@@ -36,7 +46,7 @@ def read_template(value: str) -> str:
         if not file.is_file():
             raise ConfigError(
                 f"model.chat_template '{value}' is neither a named form nor a file",
-                fix=did_you_mean(value, list(NAMED)) or f"give {', '.join(NAMED)}, or a file with a Jinja template",
+                fix=did_you_mean(value, known) or f"give {', '.join(known)}, or a file with a Jinja template",
             )
         text = file.read_text(encoding="utf-8")
     if "messages" not in text:
@@ -46,6 +56,19 @@ def read_template(value: str) -> str:
             fix="a chat template is a Jinja template that writes the turns in `messages`",
         )
     return text
+
+
+def set_template(tokenizer: Any, config: ModelConfig, where: str) -> None:
+    """Give a tokenizer the template that a model's settings ask for; ``where`` names the model."""
+    variant = variants().get(config.chat_template) if config.chat_template else None
+    if config.chat_template is not None and variant is None:
+        apply_template(tokenizer, config.chat_template)
+    else:
+        check_ends(tokenizer.chat_template, where)
+    if config.chat_template_kwargs or config.assistant_prefix:
+        set_options(tokenizer, config.chat_template_kwargs, config.assistant_prefix)
+    if variant is not None:
+        load_entry(variant, f"chat template '{variant.name}'", f"reinstall {variant.distribution}")(tokenizer)
 
 
 def apply_template(tokenizer: Any, value: str) -> None:
@@ -92,7 +115,15 @@ def set_options(tokenizer: Any, variables: Mapping[str, Any], prefix: str) -> No
             fix="leave it out, or --set model.chat_template=FILE",
         )
     # not as ASCII: a string of Jinja cannot hold JSON's escapes of an emoji
-    settings = "".join(f"{{% set {k} = {json.dumps(v, ensure_ascii=False)} %}}" for k, v in variables.items())
-    template = "{# variables #}" + settings + "{# end #}{{ '' }}" + _BEFORE.sub("", template) if settings else template
+    values = {k: f'row_variables.get("{k}", {json.dumps(v, ensure_ascii=False)})' for k, v in variables.items()}
+    settings = "".join(f"{{% set {k} = {value} %}}" for k, value in values.items())
+    template = (
+        "{# variables #}{% set row_variables = row_variables or {} %}"
+        + settings
+        + "{# end #}{{ '' }}"
+        + _BEFORE.sub("", template)
+        if settings
+        else template
+    )
     ending = "{# prefix #}{% if add_generation_prompt %}{{ " + json.dumps(prefix, ensure_ascii=False) + " }}{% endif %}"
     tokenizer.chat_template = _AFTER.sub("", template.removesuffix("\n")) + ending if prefix else template

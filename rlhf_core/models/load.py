@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
+from rlhf_core.models.chat_templates import set_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_of
 from rlhf_core.models.paths import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
-from rlhf_core.models.template_deadline import check_ends
 from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")
@@ -145,16 +145,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     if Path(model_path).is_dir():
         attach_modality(tokenizer, Path(model_path))
-    if config.chat_template is not None:
-        from rlhf_core.models.chat_templates import apply_template
-
-        apply_template(tokenizer, config.chat_template)
-    else:
-        check_ends(tokenizer.chat_template, source.describe)
-    if config.chat_template_kwargs or config.assistant_prefix:
-        from rlhf_core.models.chat_templates import set_options
-
-        set_options(tokenizer, config.chat_template_kwargs, config.assistant_prefix)
+    set_template(tokenizer, config, source.describe)
     return tokenizer
 
 

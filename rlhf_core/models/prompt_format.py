@@ -68,6 +68,7 @@ class Formatter(TemplateWriter):
         if self.chat:
             self.check_template()
             return tuple(self.text.encode_filled(self.render(messages, tools, add_generation_prompt=True)))
+        self.note_left_out(messages, text := "\n".join(map(content_of, messages)))
         if tools:
             raise ModelError("tools cannot be written without a chat template", why="the prompt is plain text", fix=FIX)
         turns = [m for m in messages if m["role"] != "system"]
@@ -78,7 +79,7 @@ class Formatter(TemplateWriter):
                 why="plain text does not show who says what",
                 fix="--set model.chat_template=plain (or chatml, or a file with a Jinja template)",
             )
-        return self.encode_raw(self.tokenizer, "\n".join(map(content_of, messages)), as_text=True)
+        return self.encode_raw(self.tokenizer, text, as_text=True)
 
     def encode_prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, exactly as the policy is fed."""
@@ -292,7 +293,7 @@ def _unwritable(turn: Message, why: str) -> ModelError:
         where=" with ".join([f"the turn: {content_of(turn)[:60]!r}", ", ".join(parts)][: 1 + bool(parts)]),
         why=why,
         fix="use a template that writes the turn after its own prompt, --set model.chat_template=FILE (hermes writes "
-        "calls), or remove that row",
+        "calls, keep_thinking the reasoning of earlier turns), or remove that row",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.tool_templates import ASKED, as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
-from rlhf_core.types.messages import Message, Tool, content_of
+from rlhf_core.types.messages import VARIABLES, Message, Tool, content_of
 
 log = logging.getLogger("rlhf.models")
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|call|>", "<|return|>")
@@ -190,7 +190,7 @@ class TemplateWriter:
                     why="such names stay text only if the template copies messages unchanged",
                     fix="remove the filter (upper, replace, a slice), or that row",
                 )
-        self._note_left_out(guarded, text)
+        self.note_left_out(guarded, text, template)
         return text
 
     def _check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
@@ -202,13 +202,9 @@ class TemplateWriter:
 
     def _guarded(self, message: Mapping[str, Any], *, added: bool) -> dict[str, Any]:
         """A turn with placeholders; where there are tools, only the policy writes added tokens, outside arguments."""
-        writer = message["role"] == "assistant"
+        shown = (added and message["role"] != "assistant") or "tool_call_id" in message
         return {
-            key: value
-            if key == "role"
-            else self._guarded_value(
-                value, added=(added and not writer) or key == "tool_calls" or "tool_call_id" in message
-            )
+            key: value if key == "role" else self._guarded_value(value, added=shown or key == "tool_calls")
             for key, value in message.items()
         }
 
@@ -235,9 +231,14 @@ class TemplateWriter:
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
 
-    def _note_left_out(self, messages: Sequence[Mapping[str, Any]], text: str) -> None:
-        """Warn once for each role that the policy is not shown; answers may be shortened (reasoning is left out)."""
+    def note_left_out(self, messages: Sequence[Mapping[str, Any]], text: str, template: str = "") -> None:
+        """Warn once for each role that the policy is not shown, and for each variable of a row that the template does
+        not use; answers may be shortened (reasoning is left out).
+        """
         for m in messages:
+            for name in {*m.get(VARIABLES, ())} - self._left_out - {*re.findall(r"\w+", template)}:
+                self._left_out.add(name)
+                log.warning("rows give %r in %s, which this prompt's form does not use", name, VARIABLES)
             if m["role"] not in ("assistant", *self._left_out) and m["content"].strip() not in text:
                 self._left_out.add(m["role"])
                 log.warning(
@@ -321,9 +322,5 @@ def keeps(writer: TemplateWriter, body: str, turn: Message, *, blanks: bool = Tr
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:
     """The error for messages that a chat template does not take."""
     roles = ", ".join(str(m.get("role")) for m in messages)
-    return ModelError(
-        "the model's chat template refuses these messages",
-        where=f"roles: {roles}",
-        why=str(error),
-        fix="check the roles in the dataset, or --set model.prompt_format=raw",
-    )
+    what, fix = "the model's chat template refuses these messages", "check the roles in the dataset, or --set"
+    return ModelError(what, where=f"roles: {roles}", why=str(error), fix=f"{fix} model.prompt_format=raw")

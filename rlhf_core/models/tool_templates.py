@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.models.template_deadline import CPU_S, endless
 from rlhf_core.types.errors import ModelError
-from rlhf_core.types.messages import Message, Tool, content_of
+from rlhf_core.types.messages import VARIABLES, Message, Tool, content_of
 
 NAME, KEY, VALUE, RESULT = ("tool-to-find", "argument-to-find", "value-to-find", "result-to-find")
 PROBE_TOOL: Tool = {
@@ -105,10 +105,11 @@ def limited(model: str, turn: str) -> Generator[None, None, None]:
 
 def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, generation: bool) -> str:
     """The filled template."""
-    options: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+    row = {k: v for turn in messages for k, v in (turn.get(VARIABLES) or {}).items()}
+    options: dict[str, Any] = {**row, "row_variables": row, **({"tools": [*map(dict, tools)]} if tools else {})}
 
     def filled(turns: Sequence[Mapping[str, Any]]) -> str:
-        given = [dict(turn) for turn in turns]
+        given = [{key: value for key, value in turn.items() if key != VARIABLES} for turn in turns]
         with limited(getattr(tokenizer, "name_or_path", ""), str(given[-1].get("content"))):
             text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=generation, **options)
         return str(text)

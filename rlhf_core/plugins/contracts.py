@@ -307,7 +307,5 @@ def check_answers(answer: Any, requests: Sequence[RolloutRequest], sampling: Sam
         limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
         if len(rollout.completion_ids) > limit:
             raise contract_error(
-                label,
-                f"{len(rollout.completion_ids)} tokens for {name}",
-                f"at most the {limit} that were asked for",
+                label, f"{len(rollout.completion_ids)} tokens for {name}", f"at most the {limit} that were asked for"
             )

@@ -235,8 +235,7 @@ class HookBus:
     def _failed(self, listener: str, key: str, error: BaseException) -> None:
         if self.strict:
             raise PluginError(
-                f"{listener} raised {error_text(error)}",
-                fix="fix the plugin, disable it, or drop --strict-plugins",
+                f"{listener} raised {error_text(error)}", fix="fix the plugin, disable it, or drop --strict-plugins"
             ) from error
         self.errors[key] += 1
         if self.errors[key] > 1:

@@ -172,8 +172,7 @@ class RunSession:
             stopping = self.stop_reason() is not None
         if interrupted and not stopping and step < last:
             raise Interrupted(
-                f"stopped by {self._interrupted_by} after step {step}; everything is saved",
-                fix=self.resume_hint,
+                f"stopped by {self._interrupted_by} after step {step}; everything is saved", fix=self.resume_hint
             )
         return stopping
 

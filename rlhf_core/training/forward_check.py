@@ -212,13 +212,7 @@ class ForwardCheck:
     """Compares forwards once a run; all ranks switch off what differs on any. On shards only logprobs are compared."""
 
     def __init__(
-        self,
-        module: PolicyModule,
-        strategy: Strategy,
-        prepared: torch.nn.Module,
-        counts: Counter[str],
-        *,
-        done: bool,
+        self, module: PolicyModule, strategy: Strategy, prepared: torch.nn.Module, counts: Counter[str], *, done: bool
     ) -> None:
         self.module, self.strategy, self.prepared = module, strategy, prepared
         self.counts, self.done = counts, done

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.runs.session import Event
-from rlhf_core.training.functional import RELATIVE_FLOOR
 from rlhf_core.types.rollouts import FinishReason, PromptGroup, Rollout, Score
 
 Floats = npt.NDArray[np.float32]
@@ -88,9 +87,7 @@ class TrainingSample:
         return int(self.mask_T.sum())
 
 
-def prompts_and_completions(
-    samples: Sequence[TrainingSample],
-) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+def prompts_and_completions(samples: Sequence[TrainingSample]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """What the forward of a micro-batch runs; its tokens, row after row, are those of the samples."""
     pieces = [piece for sample in samples for piece in sample.pieces]
     return [prompt for prompt, _ in pieces], [completion for _, completion in pieces]
@@ -141,12 +138,6 @@ class RolloutGroup:
     rollouts: Sequence[Rollout]
     """Empty on a rank that has no use for them."""
     scores: Sequence[Score]
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether two of the scores differ by more than rounding."""
-        values = self.values
-        return len(values) > 1 and bool(values.std(ddof=1) > RELATIVE_FLOOR * float(np.abs(values).max()))
 
     @property
     def values(self) -> npt.NDArray[np.float64]:

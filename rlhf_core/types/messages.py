@@ -20,6 +20,9 @@ whose arguments are a mapping, and ``reasoning``, a text. A ``tool`` turn may ha
 Example: ``{"role": "user", "content": "What is 2 + 2?"}``
 """
 
+VARIABLES = "chat_template_kwargs"
+"""The column with a row's own variables of the chat template, and where they stand in its first message."""
+
 Tool = Mapping[str, Any]
 """A tool that a prompt offers, in OpenAI's form; ``parameters`` is a JSON schema.
 

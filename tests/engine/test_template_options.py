@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf_core.cli import context_of, open_registry
+from rlhf_core.data import DatasetError, Datasets
 from rlhf_core.models import Formatter, ModelConfig
 from rlhf_core.models.chat_templates import set_options
 from rlhf_core.models.load import load_tokenizer
@@ -78,3 +82,47 @@ def test_what_has_no_effect_is_refused() -> None:
         load(chat_template_kwargs={"enable_thinking": False})
     with pytest.raises(ValueError, match=r"assistant_prefix is given, but model\.prompt_format is raw"):
         load(assistant_prefix="So", prompt_format="raw")
+
+
+def rows_of(path: Path, *rows: dict[str, Any]) -> Datasets:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return context_of(open_registry(), dataset={"name": "jsonl", "path": str(path)}).datasets
+
+
+def test_a_row_has_variables_of_its_own_before_those_of_the_run(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "1 + 1?"},
+        *({"prompt": "2 + 3?", "chat_template_kwargs": {"enable_thinking": x}} for x in (0, 1)),
+    ]
+    plain, no_thought, thought = rows_of(tmp_path / "rows.jsonl", *rows).prompts("train")
+    for default in (False, True):
+        formatter = Formatter(load(chat_template=TEMPLATE, chat_template_kwargs={"enable_thinking": default}), "chat")
+        shown = [formatter.tokenizer.decode(formatter.encode_prompt(p)) for p in (plain, no_thought, thought)]
+        assert [text.endswith(" <no>") for text in shown] == [not default, True, False]
+        assert "enable_thinking" not in "".join(shown)
+
+
+def test_pairs_and_demonstrations_have_them_too(tmp_path: Path) -> None:
+    shared = {"chat_template_kwargs": {"enable_thinking": False, "size": None}}
+    chat = [*ASKED, {"role": "assistant", "content": "5"}]
+    row = {"chosen": chat, "rejected": [*ASKED, {"role": "assistant", "content": "6"}], **shared}
+    formatter = Formatter(load(chat_template=TEMPLATE), "chat")
+    (pair,) = rows_of(tmp_path / "pairs.jsonl", row).pairs("train")
+    (demonstration,) = rows_of(tmp_path / "chats.jsonl", {"messages": chat, **shared}).demonstrations("train")
+    for prompt in (pair.prompt, demonstration.prompt):
+        assert formatter.tokenizer.decode(formatter.encode(prompt)).endswith(" <no>")
+
+
+def test_variables_that_no_template_takes_are_an_error_and_unused_ones_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n, wrong in enumerate(("false", ["enable_thinking"], {"enable_thinking": [1]})):
+        with pytest.raises(DatasetError, match="chat_template_kwargs are not texts, numbers, true or false"):
+            rows_of(tmp_path / f"wrong{n}.jsonl", {"prompt": "x", "chat_template_kwargs": wrong}).prompts("train")
+    (prompt,) = rows_of(tmp_path / "rows.jsonl", {"prompt": "x", "chat_template_kwargs": {"depth": 2}}).prompts("train")
+    for tokenizer, form in ((load(), "chat"), (load(), "raw")):
+        caplog.clear()
+        formatter = Formatter(tokenizer, form)
+        formatter.encode_prompt(prompt)
+        formatter.encode_prompt(prompt)
+        assert sum("rows give 'depth'" in message for message in caplog.messages) == 1

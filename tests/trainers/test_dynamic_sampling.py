@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.training.rollout_batch import RolloutGroup
 from rlhf_core.types.rollouts import Prompt, PromptGroup, Sample, Score, ScoreStatus
+from rlhf_plugin_schedule.dynamic_collector import has_signal
 
 from .conftest import GROUPS, Numbers, largest_difference, one_and_two_processes, with_trainer
 
@@ -126,4 +127,4 @@ def test_two_processes_sample_and_keep_what_one_does(tmp_path: Path) -> None:
 def test_what_teaches(found: list[float | None], teaches: bool) -> None:
     scores = [Score.failed(ScoreStatus.TIMEOUT, "slow") if v is None else Score(v) for v in found]
     group = PromptGroup(Prompt("a/1", ({"role": "user", "content": "x"},)), (1,), len(found))
-    assert RolloutGroup(group, [], scores).has_signal is teaches
+    assert has_signal(RolloutGroup(group, [], scores)) is teaches

@@ -23,6 +23,9 @@ from rlhf_core.cli import context_of, emit_json, open_registry
 @click.option("--pairs", "count", type=click.IntRange(1), default=100, help="The first so many.")
 @click.option("--criterion", metavar="TEXT", help="What makes a response better; by default what reward 'judge' asks.")
 @click.option("--max-tokens", type=click.IntRange(1), default=512, help="Longest answer.")
+@click.option("--form", type=click.Choice(("json", "short")), default="json", help="short: A or B, as it was trained.")
+@click.option("--votes", type=click.IntRange(1), default=1, help="Answers in each order, whose share is a probability.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.0, help="Of the answers; several votes need one.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="For judges that can be seeded.")
 @click.option("--dry-run", is_flag=True, help="Say how much would be asked and what it can cost; ask nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -36,14 +39,15 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, dry_run: bool,
     from rlhf_core.config import parse_settings
     from rlhf_plugin_judge.grading import close_judge
     from rlhf_plugin_judge.pairwise import matches_of, pair_agreement, questions
-    from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
+    from rlhf_plugin_judge.rewards import Comparing, JudgeRewardConfig
 
     registry = open_registry()
     config = registry.config("judge", name, parse_settings(settings))
     ctx = context_of(registry, seed=options["seed"], dataset={"name": dataset})
     pairs = ctx.datasets.pairs(options["split"])[: options["count"]]
     text = options["criterion"] or str(JudgeRewardConfig.model_fields["criterion"].default)
-    asking = Asking(max_tokens=options["max_tokens"], seed=options["seed"])
+    keys = ("max_tokens", "seed", "form", "votes", "temperature")
+    asking = Comparing.from_settings({key: options[key] for key in keys}, "the options")
     if dry_run:
         requests = questions(matches_of(pairs), text, asking)
         most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
@@ -80,4 +84,5 @@ def show(result: Mapping[str, Any]) -> None:
             f"{result['high']:.3f}), ties count half"
         )
         click.echo(f"ties {result['ties']:.3f}, position decided {result['flipped']:.3f}")
+        click.echo(f"as probabilities: Brier score {result['brier']:.3f}, calibration error {result['ece']:.3f}")
     click.echo(f"cost {result['cost_usd']:.6f} USD")

@@ -6,13 +6,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data import Message, PreferencePair
 from rlhf_core.rewards import Judge, JudgeRequest, Sample, Score, ScoreStatus
 from rlhf_core.runs import wilson
 from rlhf_plugin_judge.delimiters import fence_untrusted
+from rlhf_plugin_judge.generative import short_answer, short_question
 from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.rewards import Comparing
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
@@ -65,19 +68,44 @@ class Result:
 
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
     """Ask about each match in both orders; equal responses tie. An outcome is missing unless both have answers."""
-    verdicts = iter(ask_json(judge, questions(matches, criterion, asking), better, asking.repair))
-    return [Outcome(0.5) if m.first == m.second else outcome(next(verdicts), next(verdicts)) for m in matches]
+    verdicts = iter(ask(judge, questions(matches, criterion, asking), asking))
+    votes = asking.votes if isinstance(asking, Comparing) else 1
+    return [
+        Outcome(0.5) if m.first == m.second else outcome(*(list(islice(verdicts, votes)) for _ in range(2)))
+        for m in matches
+    ]
+
+
+def ask(judge: Judge, requests: Sequence[JudgeRequest], asking: Asking) -> list[Verdict[tuple[float, str]]]:
+    """Points of response A for each question, and why."""
+    if not (isinstance(asking, Comparing) and asking.form == "short"):
+        return ask_json(judge, requests, better, asking.repair)
+    verdicts: list[Verdict[tuple[float, str]]] = []
+    for reply in judge.ask(requests):
+        said = short_answer(reply.text) if reply.ok and reply.text else None
+        if said is not None:
+            verdicts.append(Verdict((float(said == "A"), ""), cost_usd=reply.cost_usd))
+            continue
+        status = ScoreStatus.ERROR if reply.ok else reply.status
+        detail = f"neither A nor B: {str(reply.text)[:SHOWN]!r}" if reply.ok else reply.detail
+        verdicts.append(Verdict(None, status, detail, cost_usd=reply.cost_usd))
+    return verdicts
 
 
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
-    """Both orders of each match whose responses differ."""
-    system = SYSTEM.format(criterion=criterion)
+    """Both orders of each match whose responses differ, each as often as there are votes."""
+    rules = asking if isinstance(asking, Comparing) else Comparing(**asking.model_dump())
+    short = rules.form == "short"
+    system = "" if short else SYSTEM.format(criterion=criterion)
     requests: list[JudgeRequest] = []
     for match in matches:
         orders = (("ab", match.first, match.second), ("ba", match.second, match.first))
         for order, a, b in orders if match.first != match.second else ():
-            text = fence_untrusted(("response_a", a), ("response_b", b), conversation=match.prompt)
-            requests.append(asking.request(f"{match.id}:{order}", text, system))
+            blocks = (("response_a", a), ("response_b", b))
+            text = short_question(match.prompt, a, b) if short else fence_untrusted(*blocks, conversation=match.prompt)
+            for vote in range(rules.votes):
+                one = rules.model_copy(update={"seed": (rules.seed + vote) % 2**64})
+                requests.append(one.request(f"{match.id}:{order}" + (f":{vote}" if vote else ""), text, system))
     return requests
 
 
@@ -93,14 +121,16 @@ def better(answer: dict[str, Any]) -> tuple[float, str]:
     return points, str(answer.get("why", "")).strip()
 
 
-def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> Outcome:
-    """Both orders together; the second one's A is the match's second response."""
-    cost = ab.cost_usd + ba.cost_usd
-    if ab.value is None or ba.value is None:
-        unanswered = ab if ab.value is None else ba
+def outcome(ab: Sequence[Verdict[tuple[float, str]]], ba: Sequence[Verdict[tuple[float, str]]]) -> Outcome:
+    """The votes of both orders together; the second one's A is the match's second response."""
+    cost = sum(vote.cost_usd for vote in (*ab, *ba))
+    votes = [[vote.value for vote in order if vote.value is not None] for order in (ab, ba)]
+    if not all(votes):
+        unanswered = next(vote for vote in (*ab, *ba) if vote.value is None)
         return Outcome(None, False, unanswered.status, unanswered.detail, cost)
-    (first, first_why), (second, second_why) = ab.value, ba.value
-    return Outcome((first + 1 - second) / 2, first == second != 0.5, cost_usd=cost, why=(first_why, second_why))
+    first, second = (sum(points for points, _ in order) / len(order) for order in votes)
+    flipped = (first - 0.5) * (second - 0.5) > 0
+    return Outcome((first + 1 - second) / 2, flipped, cost_usd=cost, why=(votes[0][0][1], votes[1][0][1]))
 
 
 class PairwiseReward:
@@ -171,13 +201,15 @@ def in_words(row: Result) -> str:
 def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str, asking: Asking) -> dict[str, Any]:
     """Ask about labelled pairs in both orders. JSON values: ``accuracy`` of the ``judged`` (a tie counts half) with
     Wilson's 95 % interval ``low`` to ``high``, shares ``flipped`` and ``ties``, ``missing`` (reason -> count),
-    ``cost_usd``."""
+    ``cost_usd``; with shares as probabilities that chosen is better, ``brier`` (0.25 for a judge that always says half)
+    and ``ece``, the expected calibration error over ten bins."""
     outcomes = compare(judge, matches_of(pairs), criterion, asking)
     shares = [o.share for o in outcomes if o.share is not None]
     accuracy = sum(shares) / len(shares) if shares else math.nan
     low, high = wilson(accuracy, len(shares))
     share = (lambda n: n / len(shares)) if shares else (lambda n: math.nan)
     flipped = sum(o.flipped for o in outcomes)
+    tied = sum(o.share == 0.5 and not o.flipped for o in outcomes)
     return {
         "count": len(pairs),
         "judged": len(shares),
@@ -185,7 +217,22 @@ def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str
         "low": low,
         "high": high,
         "flipped": share(flipped),
-        "ties": share(shares.count(0.5) - flipped),
+        "ties": share(tied),
+        **calibration(shares),
         "missing": dict(Counter(o.status.value for o in outcomes if o.share is None)),
         "cost_usd": sum(o.cost_usd for o in outcomes),
     }
+
+
+def calibration(shares: Sequence[float]) -> dict[str, float]:
+    """How far the shares of the chosen responses are from what they claim. The label says that chosen is better, so a
+    share of s claims to be right with probability max(s, 1 - s)."""
+    if not shares:
+        return {"brier": math.nan, "ece": math.nan}
+    bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for share in shares:
+        claimed = max(share, 1 - share)
+        right = 0.5 if share == 0.5 else float(share > 0.5)
+        bins[min(int(claimed * 20), 19)].append((claimed, right))
+    off = (abs(sum(claimed - right for claimed, right in of)) for of in bins.values())
+    return {"brier": sum((1 - share) ** 2 for share in shares) / len(shares), "ece": sum(off) / len(shares)}

@@ -33,6 +33,26 @@ class Asking(Config):
         return JudgeRequest(name, turns, system, self.max_tokens, self.temperature, self.seed)
 
 
+class Comparing(Asking):
+    """How two responses are compared."""
+
+    form: Literal["json", "short"] = "json"
+    """``short`` asks as a generative reward model was trained (`rlhf judge prompts`): A or B, without a criterion."""
+    votes: int = Field(default=1, ge=1)
+    """Answers in each order, by their own seeds; the share of votes is the probability of being better. Several need a
+    temperature."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Comparing:
+        if self.votes > 1 and self.temperature == 0:
+            raise ConfigError(
+                f"asking.votes {self.votes} with temperature 0",
+                why="all votes would be the same answer",
+                fix="asking.temperature=1, or asking.votes=1",
+            )
+        return self
+
+
 class JudgeRewardConfig(ComponentConfig):
     """Grades of a judge, or its comparisons within a group."""
 
@@ -49,10 +69,12 @@ class JudgeRewardConfig(ComponentConfig):
     """Best grade; it becomes 1."""
     rivals: int | None = Field(default=None, ge=2)
     """``pairwise``: compare each completion with so many of its group, an odd number less one; None with all."""
-    asking: Asking = Asking()
+    asking: Comparing = Comparing()
 
     @model_validator(mode="after")
     def _scale(self) -> JudgeRewardConfig:
+        if self.mode == "grade" and (self.asking.form, self.asking.votes) != ("json", 1):
+            raise ConfigError("reward 'judge': asking.form and asking.votes compare", fix="reward.mode=pairwise")
         if self.low >= self.high:
             raise ConfigError(
                 f"reward 'judge': the scale from {self.low} to {self.high} is empty",

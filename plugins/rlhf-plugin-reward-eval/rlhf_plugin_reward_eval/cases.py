@@ -50,6 +50,8 @@ class Case:
     subset: str = ""
     styles: tuple[int, int] | None = None
     """RM-Bench: which of the three styles chosen and rejected have."""
+    row: str = ""
+    """RewardBench 2: the row that the pair is of."""
 
     @property
     def level(self) -> str:
@@ -81,7 +83,11 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
 
 
 def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case], Counter[str]]:
-    """Pairs of one split and the reasons for which rows were left out; RM-Bench's grids where there are any."""
+    """Pairs of one split and the reasons for which rows were left out; RM-Bench's and RewardBench 2's where there are
+    any.
+    """
+    from rlhf_plugin_reward_eval.reward_bench_2 import is_best_of, read_best_of
+
     grids: list[Case] = []
     rows: dict[str, tuple[Row, Prompt]] = {}
     for source in datasets.sources:
@@ -93,6 +99,8 @@ def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case],
             name = f"{source.label}/{record.row.get('id', record.number)}"
             if record.row.get("chosen_audio") and record.row.get("rejected_audio"):
                 grids.append(read_audio_pair(name, reader.prompt(record), seen, record.row, folder))
+            elif is_best_of(record.row):
+                grids += read_best_of(name, reader.prompt(record), seen, record.row, record.where)
             elif is_grid(record.row):
                 grids += read_grid(name, reader.prompt(record), seen, record.row, record.where)
     if grids:

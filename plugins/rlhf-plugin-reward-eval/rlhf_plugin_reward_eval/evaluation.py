@@ -17,6 +17,7 @@ from rlhf_core.data import json_values
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
 from rlhf_plugin_reward_eval.responses import Response
+from rlhf_plugin_reward_eval.reward_bench_2 import reward_bench_2
 from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
 
@@ -97,6 +98,8 @@ def measure(
     }
     if grid := measures.rm_bench(scored, seed):
         figures["rm_bench"] = grid
+    if bench := reward_bench_2(pairs, *sides):
+        figures["reward_bench_2"] = bench
     if graded := _graded(pairs, responses, gold):
         figures |= gold_figures(scorer, graded, settings)
     figures["probes"] = probe(scorer, pairs, settings, scored.spread or math.nan)

@@ -135,6 +135,11 @@ def _subsets(figures: Mapping[str, Any]) -> None:
         )
     if "sections" in figures:
         table(("RewardBench section", "accuracy"), ((n, number(v)) for n, v in figures["sections"].items()))
+    if bench := figures.get("reward_bench_2"):
+        rows = [*bench["subsets"].items(), ("average", bench["average"])]
+        table(("RewardBench 2", "score"), ((name, number(value)) for name, value in rows))
+        parts = ", ".join(f"{name} {number(value)}" for name, value in bench["ties"].items())
+        click.echo(f"{bench['rows']} rows, {bench['missing']} left out" + (f"; Ties: {parts}" if parts else ""))
     if grid := figures.get("rm_bench"):
         table(
             ("RM-Bench", *(f"rejected {i}" for i in range(3))),

@@ -15,6 +15,7 @@ from rlhf_core.distributed.group import redistribute
 from rlhf_core.rl.settings import AdaptiveSampling
 from rlhf_core.rl.sources import RolloutCollector
 from rlhf_core.runs.session import Emit
+from rlhf_core.training.functional import RELATIVE_FLOOR
 from rlhf_core.training.rollout_batch import RolloutBatch, RolloutGroup, batch_of, cut_groups, share_bounds
 from rlhf_core.training.trace import Timer, prompt_rows
 
@@ -26,6 +27,12 @@ def one_sided(group: RolloutGroup, settings: AdaptiveSampling) -> bool:
     """Whether a group has too few scores above the threshold, or too few that are not."""
     above = [float(s.value) > settings.threshold for s in group.scores if s.ok and s.value is not None]
     return sum(above) < settings.k_success or len(above) - sum(above) < settings.k_failure
+
+
+def has_signal(group: RolloutGroup) -> bool:
+    """Whether two of a group's scores differ by more than rounding."""
+    values = group.values
+    return len(values) > 1 and bool(values.std(ddof=1) > RELATIVE_FLOOR * float(np.abs(values).max()))
 
 
 Sample = Callable[[Sequence[PromptGroup], object, int], list[RolloutGroup]]
@@ -65,7 +72,7 @@ class DynamicCollector(RolloutCollector):
                 sampled = self._round(prompts, (number, rounds) if rounds else number, sample)
             self.prompts.order.observe([(g.group.prompt.id, g.rate) for g in sampled if g.rate is not None])
             for group in sampled:
-                (trained if dynamic is None or group.has_signal else set_aside).append(group)
+                (trained if dynamic is None or has_signal(group) else set_aside).append(group)
             self.rewards.check([s for group in (*trained, *set_aside) for s in group.scores])
             rounds += 1
         return trained, set_aside, rounds

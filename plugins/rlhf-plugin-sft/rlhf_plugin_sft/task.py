@@ -133,5 +133,5 @@ def _refused(answer: Message, why: str) -> ModelError:
         "learn: all cannot put all answers of a conversation into one sequence",
         why=why,
         where=f"answer: {message_text(answer)[:60]!r}",
-        fix="--set trainer.learn=last, which learns each conversation's last answer",
+        fix="--set model.chat_template=keep_thinking, or --set trainer.learn=last, which learns the last answer",
     )
