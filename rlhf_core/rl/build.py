@@ -88,10 +88,14 @@ class OnlineParts(RolloutParts):
 
 
 def build_online(
-    config: OnlineTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, checkpoint: Checkpoint | None
+    config: OnlineTrainerConfig,
+    ctx: BuildContext,
+    inputs: OnlineInputs,
+    checkpoint: Checkpoint | None,
+    make_trainable: Callable[[OnlineTrainerConfig, OnlineInputs, BuildContext], TrainableModule],
 ) -> OnlineParts:
     """The parts of the on-policy trainer, with the checkpoint's weights."""
-    parts = PartsBuilder(config, ctx, inputs).build(checkpoint, partial(policy_to_train, config, inputs))
+    parts = PartsBuilder(config, ctx, inputs).build(checkpoint, partial(make_trainable, config, inputs))
     learner, trained, strategy = parts.learner, parts.trained, ctx.strategy
     module, micro_batcher = trained.module, trained.micro_batcher
     assert isinstance(module, PolicyModule)

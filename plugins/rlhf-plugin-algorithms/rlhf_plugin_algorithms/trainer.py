@@ -1,0 +1,96 @@
+"""The loop of `rlhf train --algo ALGORITHM`: the core's on-policy step, with the signals of algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_core.config import BuildContext
+from rlhf_core.losses import Advantages, LossOutput
+from rlhf_core.rl.advantages import AdvantageStep
+from rlhf_core.rl.trainer import OnlineTrainer
+from rlhf_core.training import TrainingSample
+from rlhf_plugin_algorithms.config import AlgorithmTrainerConfig
+from rlhf_plugin_algorithms.estimator import TEACHER, Share
+from rlhf_plugin_algorithms.loss import SignalLoss
+from rlhf_plugin_algorithms.module import Scale, SignalModule, SignalSample, of_example, of_rollout
+from rlhf_plugin_algorithms.teachers import Teacher
+
+
+class SignalStep(AdvantageStep):
+    """Tells the algorithms which prompts the rollouts answer, and keeps what each rank learns."""
+
+    share: Share
+    """This rank's, of the last batch."""
+
+    def estimate(self, scored: Any, batch: Any) -> Any:
+        """The core's estimate; the signals are shared out after it."""
+        signals: Any = self.estimator.estimator
+        signals.groups = batch.groups
+        estimate = super().estimate(scored, batch)
+        with self.rank_zero.section() as section:
+            section.sent = signals.shares([len(one.rollouts) for one in scored.ranks])
+        self.share = section.received
+        return estimate
+
+
+class AlgorithmTrainer(OnlineTrainer):
+    """Sample, score, ask the algorithms, update."""
+
+    config: AlgorithmTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    signals: SignalStep
+
+    def __init__(self, config: AlgorithmTrainerConfig, ctx: BuildContext) -> None:
+        super().__init__(config, ctx.with_(config=config.run_of(ctx.config)))
+        self.teachers: dict[int, Teacher] = {}
+
+    def policy_to_train(self, config: Any, inputs: Any, ctx: BuildContext) -> Any:
+        """The core's module and loss, inside those of signals."""
+        trained: Any = OnlineTrainer.policy_to_train(config, inputs, ctx)
+        for position, one in enumerate(self.config.chosen):
+            if getattr(one, "teacher", None) is not None:
+                self.teachers[position] = Teacher(one, trained.module, inputs.policy, ctx)
+        module = SignalModule(trained.module, {n: teacher.module for n, teacher in self.teachers.items()})
+        trained.micro_batcher.module = module
+        term = replace(trained.loss.terms[0], kl_coefficient=1.0, entropy_coefficient=0.0, correction="off")
+
+        def kl(batch: Any) -> LossOutput:
+            return term(LossOutput(batch.logprobs_BT * 0.0), batch)
+
+        value_loss = getattr(trained.estimator, "value_loss", None)
+        return replace(trained, module=module, loss=SignalLoss(trained.loss, kl, value_loss))
+
+    def build(self, checkpoint: Any) -> Any:
+        """The core's parts; groups of equal scores are left out only where nothing else is learned from them."""
+        parts = super().build(checkpoint)
+        self.signals = SignalStep(**vars(parts.advantages))
+        if self.config.components - {"policy_gradient", "value"}:
+            parts.update.config = self.config.model_copy(update={"drop_constant_groups": False})
+        return replace(parts, advantages=self.signals)
+
+    def with_advantages(
+        self, samples: Sequence[TrainingSample], batch: Any, advantages: Advantages, forward: Any
+    ) -> list[list[TrainingSample]]:
+        """This rank's samples with their signals, group by group, and its examples."""
+        groups = OnlineTrainer.with_advantages(samples, batch, advantages, forward)
+        share, prompts = self.signals.share, [g.prompt for g in batch.own_groups for _ in range(g.group_size)]
+        scale = Scale(self.config.reduction, share.totals)
+        rows = zip(share.rows, share.algorithms, prompts, batch.rollouts, strict=True)
+        learned = (row for row in rows if row[0])
+        signalled: list[list[TrainingSample]] = []
+        for group in groups:
+            made: list[TrainingSample] = []
+            for sample, (terms, position, prompt, rollout) in zip(group, learned):
+                one = of_rollout(sample, terms, scale, position)
+                taught = TEACHER in terms
+                made.append(self.teachers[position].told(one, terms[TEACHER], prompt, rollout) if taught else one)
+            signalled.append(made)
+        for position, teacher in self.teachers.items():
+            signalled = teacher.asked(signalled, position)
+        like = next((sample for group in signalled for sample in group), None)
+        return [*signalled, *([of_example(example, scale, like)] for example in share.examples)]
+
+    def more_summary(self, step: int, after: Any) -> Mapping[str, Any]:
+        """The algorithms' names instead of the trainer's."""
+        return {"algo": "+".join(one.name for one in self.config.chosen)}
