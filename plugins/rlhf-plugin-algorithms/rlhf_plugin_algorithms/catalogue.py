@@ -117,7 +117,7 @@ class DistillConfig(AlgorithmConfig):
     name: str = "distill"
     component: ClassVar[str] = "rlhf_plugin_algorithms.distill:Distill"
     components: ClassVar[tuple[str, ...]] = ("kl",)
-    companions: ClassVar[Mapping[str, Any]] = {"reward": "unscored", "trainer": {"kl": {"track": False}}}
+    companions: ClassVar[Mapping[str, Any]] = {"reward": "unscored", "trainer": {"kl": {"coefficient": 0.0, "track": False}}}
     teacher: TeacherSettings = TeacherSettings()
     loss: LossField = ReverseKlConfig()  # pyright: ignore[reportInvalidTypeForm]
     """The divergence: ``forward_kl``, ``reverse_kl`` or ``jsd``."""

@@ -164,11 +164,13 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         for setting in unread:
             if getattr(self, setting) != fields[setting].default:
                 raise ConfigError(f"trainer.{setting} has no effect with algorithm {names}", fix="leave it out")
-        if ctx.config.advantage is not None:
+        own = [one.advantage.name for one in self.chosen if hasattr(one, "advantage")]
+        advantage = ctx.config.advantage
+        if advantage is not None and advantage.name not in own:
             raise ConfigError(
-                f"advantage '{ctx.config.advantage.name}' has no effect with algorithm {names}",
-                why="the algorithm says what its rollouts teach",
-                fix="--set trainer.algorithm.advantage=..., where it has that setting, or leave it out",
+                f"advantage '{advantage.name}' has no effect with algorithm {names}",
+                why=f"that takes {', '.join(own) or 'none'}; the advantage may be what the loss goes with",
+                fix=f"--set trainer.algorithm.advantage={advantage.name}, where it has that setting, or leave it out",
             )
         if "policy_gradient" not in self.components and (
             self.kl.coefficient or getattr(ctx.config.loss, "name", "") != self.companions["loss"]

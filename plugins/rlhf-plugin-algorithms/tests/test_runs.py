@@ -1,0 +1,207 @@
+"""Whole runs of the pocket models: algorithms equal the trainers of the same name, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_plugin_pocket import weights_path
+
+Command = Callable[..., tuple[int, str]]
+SMALL = (
+    "threads=1",
+    "dataset=pocket/arithmetic",
+    "dataset.limit=64",
+    "reward={name: verifier, workers: 1, timeout_s: 60}",
+    "trainer.steps=3",
+    "trainer.rollout_batch_size=16",
+    "trainer.micro_batch_size=8",
+    "trainer.sampling.max_tokens=12",
+    "trainer.eval_samples=2",
+    "trainer.gold_samples=2",
+    "trainer.optimizer.learning_rate=1e-4",
+)
+
+
+def train(command: Command, run: Path, algo: str, *values: str, nproc: int = 1) -> tuple[int, str]:
+    words = [word for value in (*SMALL, *values) for word in ("--set", value)]
+    several = ("--nproc", str(nproc)) if nproc > 1 else ()
+    return command("train", "--algo", algo, "--run-dir", run, *words, *several)
+
+
+def trained(command: Command, run: Path, algo: str, *values: str, nproc: int = 1) -> Mapping[str, torch.Tensor]:
+    code, err = train(command, run, algo, *values, nproc=nproc)
+    assert code == 0, err
+    return load_file(str(run / "final" / "model.safetensors"))
+
+
+def steps(run: Path) -> list[dict[str, Any]]:
+    return [row for row in map(json.loads, (run / "metrics.jsonl").open()) if "grad_norm" in row]
+
+
+PPO = (
+    "trainer.group_size=2",
+    "trainer.train_batch_size=8",
+    "trainer.epochs_per_rollout_batch=2",
+    "trainer.kl={where: reward, estimator: k1, coefficient: 0.02}",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "both", "trainer", "algorithm"),
+    [
+        ("grpo", (), (), ()),
+        ("rloo", ("trainer.reduction=sequence_mean",), (), ()),
+        (
+            "ppo",
+            PPO,
+            ("trainer.kl.controller=fixed", "advantage.critic.learning_rate=1e-3"),
+            ("trainer.algorithm.advantage.critic.learning_rate=1e-3",),
+        ),
+    ],
+)
+def test_an_algorithm_makes_the_updates_of_its_trainer_bit_for_bit(
+    name: str,
+    both: tuple[str, ...],
+    trainer: tuple[str, ...],
+    algorithm: tuple[str, ...],
+    command: Command,
+    tmp_path: Path,
+) -> None:
+    one = trained(command, tmp_path / "trainer", name, *both, *trainer)
+    other = trained(command, tmp_path / "algorithm", "algorithm", f"trainer.algorithm.name={name}", *both, *algorithm)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    names = ("loss", "grad_norm", "reward/mean", "entropy", "constant_groups", "value_loss")
+    first, second = ([{n: row.get(n) for n in names} for row in steps(tmp_path / d)] for d in ("trainer", "algorithm"))
+    assert first == second
+    assert json.loads((tmp_path / "algorithm" / "summary.json").read_text())["algo"] == name
+
+
+def test_an_algorithm_has_a_trainers_place_on_the_command_line(command: Command, tmp_path: Path) -> None:
+    both = ("trainer.steps=2", "trainer.optimizer.learning_rate=1e-3")
+    one = trained(command, tmp_path / "trainer", "grpo", "advantage.name=max_rl", *both)
+    other = trained(command, tmp_path / "algorithm", "max_rl", *both)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pocket model with other weights."""
+    folder = tmp_path_factory.mktemp("teacher") / "model"
+    shutil.copytree(weights_path(), folder)
+    for file in folder.glob("manifest*"):
+        file.unlink()
+    weights, generator = load_file(str(folder / "model.safetensors")), torch.Generator().manual_seed(0)
+    for name, weight in weights.items():
+        weights[name] = weight + 0.04 * torch.randn(weight.shape, generator=generator).to(weight.dtype)
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return folder
+
+
+def test_distillation_is_that_of_the_trainer(command: Command, tmp_path: Path, teacher: Path) -> None:
+    both = ("trainer.group_size=1", "reward.name=unscored", "trainer.kl={track: false, coefficient: 0}")
+    values = [v for v in both if "kl" not in v]
+    one = trained(command, tmp_path / "trainer", "distill", *values, f"trainer.teacher={teacher}")
+    chosen = ("trainer.algorithm.name=distill", f"trainer.algorithm.teacher={teacher}")
+    other = trained(command, tmp_path / "algorithm", "algorithm", *both, *chosen)
+    first, second = steps(tmp_path / "trainer"), steps(tmp_path / "algorithm")
+    assert first[0]["loss"] > 0.05
+    assert [row["loss"] for row in second] == pytest.approx([row["loss"] for row in first], rel=1e-6)
+    assert [row["grad_norm"] for row in second] == pytest.approx([row["grad_norm"] for row in first], rel=1e-5)
+    assert max(float((one[key] - other[key]).abs().max()) for key in one) < 1e-6
+
+
+TWO = (
+    "dataset={sources: [{name: pocket, subset: arithmetic, label: sums}, {name: pocket, subset: assistant, label: pets}]}",
+    "trainer.algorithms=[{name: grpo, sources: [sums]}, {name: sft_mix, rows: 4}]",
+)
+
+
+def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None:
+    trained(command, tmp_path / "run", "algorithm", *TWO, "reward.name=verifier", "reward.verifier=exact_match")
+    assert all(row["signal/cross_entropy"] > 0 for row in steps(tmp_path / "run"))
+    assert {"grpo/advantage/group_std", "sft_mix/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
+
+
+def test_demonstrations_beside_the_policy_gradient_are_learned(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"id": n, "prompt": f"Is {n} odd?", "completion": "Blue sky."}) + "\n" for n in range(9))
+    )
+    values = (
+        f"trainer.algorithm.dataset={tmp_path / 'rows.jsonl'}",
+        "trainer.algorithm.rows=6",
+        "trainer.optimizer.learning_rate=1e-3",
+        "trainer.steps=6",
+    )
+    trained(command, tmp_path / "run", "sft_mix", *values)
+    losses = [row["signal/cross_entropy"] for row in steps(tmp_path / "run")]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_answers_of_an_environment_are_learned_where_no_score_differs(command: Command, tmp_path: Path) -> None:
+    values = (
+        "environment=lookup",
+        "model=pocket-tools",
+        "dataset={name: lookup, limit: 8}",
+        "reward={name: environment}",
+        "trainer.sampling.max_tokens=160",
+        "trainer.steps=4",
+        "trainer.rollout_batch_size=8",
+        "trainer.kl={coefficient: 0}",
+        "trainer.optimizer={learning_rate: 1e-3, warmup_steps: 0}",
+        "trainer.algorithm.roles={tool: 1.0}",
+    )
+    trained(command, tmp_path / "run", "echo", *values)
+    losses = [row["signal/cross_entropy"] for row in steps(tmp_path / "run")]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("algo", "values", "said"),
+    [
+        ("max_rk", (), "max_rl"),
+        ("algorithm", ("trainer.algorithm=grpp",), "grpo"),
+        ("algorithm", ("trainer.algorithm=grpo", "trainer.algorithms=[rloo]"), "both given"),
+        ("algorithm", ("trainer.algorithms=[grpo, rloo]",), "name no sources"),
+        ("algorithm", ("trainer.algorithms=[{name: grpo, sources: [sums]}, rloo]",), "source 'sums'"),
+        (
+            "algorithm",
+            ("trainer.algorithms=[{name: grpo, sources: [pocket/arithmetic]}, rloo]",),
+            "algorithm 'rloo' has no rollouts",
+        ),
+        ("algorithm", ("trainer.algorithms=[{name: ppo, sources: [a]}, ppo]",), "each bring a critic"),
+        ("max_rl", ("advantage.name=group_norm",), "advantage 'group_norm' has no effect"),
+        ("max_rl", ("trainer.entropy_quantile=0.5",), "trainer.entropy_quantile has no effect"),
+        ("echo", ("trainer.algorithm.rolls={tool: 1}",), "roles"),
+        ("algorithm", ("trainer.algorithm=distill",), "needs a teacher"),
+        (
+            "algorithm",
+            ("trainer.algorithm={name: distill, teacher: pocket}", "trainer.entropy_coefficient=0.1"),
+            "trainer.entropy_coefficient has no effect",
+        ),
+        ("max_rl", ("trainer.group_size=1",), "group size 1 is too small"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    algo: str, values: tuple[str, ...], said: str, command: Command, tmp_path: Path
+) -> None:
+    code, err = train(command, tmp_path / "run", algo, *values)
+    assert (code, said in err) == (2, True), err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sft_mix", "ppo"])
+def test_two_ranks_learn_what_one_process_does(name: str, command: Command, tmp_path: Path) -> None:
+    values = (f"trainer.algorithm.name={name}", "trainer.micro_batch_size=4", "trainer.kl.where=reward")
+    for ranks in (1, 2):
+        trained(command, tmp_path / str(ranks), "algorithm", *values, nproc=ranks)
+    one, two = ([row[key] for row in steps(tmp_path / n) for key in ("loss", "grad_norm")] for n in ("1", "2"))
+    assert two == pytest.approx(one, rel=1e-4, abs=1e-7)
