@@ -102,7 +102,9 @@ class SftMixConfig(GrpoConfig):
     name: str = "sft_mix"
     component: ClassVar[str] = "rlhf_plugin_algorithms.sft_mix:SftMix"
     components: ClassVar[tuple[str, ...]] = ("policy_gradient", "cross_entropy")
-    dataset: DatasetSettings = Field(default_factory=lambda: DatasetSettings.from_settings({"name": "pocket/assistant"}))
+    dataset: DatasetSettings = Field(
+        default_factory=lambda: DatasetSettings.from_settings({"name": "pocket/assistant"})
+    )
     """Demonstrations, in the forms that ``--dataset`` takes."""
     rows: int = Field(8, ge=1)
     """Demonstrations of one step, over all ranks."""
@@ -117,7 +119,10 @@ class DistillConfig(AlgorithmConfig):
     name: str = "distill"
     component: ClassVar[str] = "rlhf_plugin_algorithms.distill:Distill"
     components: ClassVar[tuple[str, ...]] = ("kl",)
-    companions: ClassVar[Mapping[str, Any]] = {"reward": "unscored", "trainer": {"kl": {"coefficient": 0.0, "track": False}}}
+    companions: ClassVar[Mapping[str, Any]] = {
+        "reward": "unscored",
+        "trainer": {"kl": {"coefficient": 0.0, "track": False}},
+    }
     teacher: TeacherSettings = TeacherSettings()
     loss: LossField = ReverseKlConfig()  # pyright: ignore[reportInvalidTypeForm]
     """The divergence: ``forward_kl``, ``reverse_kl`` or ``jsd``."""

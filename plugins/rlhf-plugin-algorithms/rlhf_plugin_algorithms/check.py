@@ -71,7 +71,9 @@ def _check_component(signal: Any, seen: set[str], components: Sequence[str], lab
     name = signal.component
     if name not in COMPONENTS:
         hint = did_you_mean(str(name), COMPONENTS)
-        raise contract_error(label, f"a signal of component '{name}'", f"one of {', '.join(COMPONENTS)}. {hint}".strip())
+        raise contract_error(
+            label, f"a signal of component '{name}'", f"one of {', '.join(COMPONENTS)}. {hint}".strip()
+        )
     if name not in components:
         declared = f'components: ClassVar[tuple[str, ...]] = (..., "{name}") in its Config'
         raise contract_error(label, f"a signal of component '{name}', which it does not declare", declared)

@@ -40,6 +40,18 @@ class AlgorithmConfig(ComponentConfig):
     """Labels of the data sources whose rollouts it learns from, where a run has several algorithms (``algorithms``);
     empty takes those that no other names. An environment is chosen by the source of its rows."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """Settings of a component without its name are the default one's."""
+        defaults = {key: field.default for key, field in cls.model_fields.items()} if isinstance(value, dict) else {}
+        named = {
+            key: {"name": default.name, **value[key]}
+            for key, default in defaults.items()
+            if isinstance(default, ComponentConfig) and isinstance(value.get(key), dict)
+        }
+        return {**value, **named} if named else value
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse components that there are not."""
         for name in self.components:

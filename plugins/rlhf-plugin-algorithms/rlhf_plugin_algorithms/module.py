@@ -115,9 +115,7 @@ def of_rollout(sample: TrainingSample, terms: Terms, scale: Scale, algorithm: in
         weights_T = term.mask_T if name == "policy_gradient" else term.weights_T
         factors[name] = np.asarray(weights_T * np.float32(scale(name, term.mask_T, union_T)), np.float32)
     values = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
-    return SignalSample(
-        **{**values, "mask_T": union_T}, sampled_T=sample.mask_T, factors=factors, algorithm=algorithm
-    )
+    return SignalSample(**{**values, "mask_T": union_T}, sampled_T=sample.mask_T, factors=factors, algorithm=algorithm)
 
 
 def of_example(example: Example, scale: Scale, like: TrainingSample | None) -> SignalSample:

@@ -17,6 +17,7 @@ from rlhf_core.rollouts import Rollout
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """The scored rollouts of one step that an algorithm learns from, of all ranks, group by group; read-only."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.losses import Advantages, LossOutput
+from rlhf_core.rewards import Score
 from rlhf_core.rl.advantages import AdvantageStep
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.training import TrainingSample
@@ -90,6 +91,12 @@ class AlgorithmTrainer(OnlineTrainer):
             signalled = teacher.asked(signalled, position)
         like = next((sample for group in signalled for sample in group), None)
         return [*signalled, *([of_example(example, scale, like)] for example in share.examples)]
+
+    def check_scores(self, scores: Sequence[Score], first_read: bool = True) -> None:
+        """As the core's; what learns from no score may have none."""
+        reward: Any = self.ctx.config.reward
+        if "policy_gradient" in self.config.components or reward.name != "unscored":
+            super().check_scores(scores, first_read)
 
     def more_summary(self, step: int, after: Any) -> Mapping[str, Any]:
         """The algorithms' names instead of the trainer's."""
