@@ -93,15 +93,6 @@ def _as_installed(registry: Registry, user: Mapping[str, Any]) -> dict[str, Any]
     return settings
 
 
-def _as_trainer(registry: Registry, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A trainer's section; one with the name of an ``algorithm`` is that of the trainer that runs such."""
-    kinds = {e.kind for e in registry.entries() if plain(section["name"]) in (e.name, e.qualified)}
-    if "trainer" in kinds or "algorithm" not in kinds:
-        return section
-    name = {"name": section["name"]}
-    return merge_settings({**section, "name": section["name"]._replace(value="algorithm")}, {"algorithm": name})
-
-
 def unfilled(settings: Any, place: str = "") -> Iterator[str]:
     """Dotted keys that hold ``???``, which stands where the user has to choose."""
     if isinstance(settings, Mapping):
@@ -122,8 +113,11 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
         nearest = did_you_mean(unknown[0], [*RunConfig.model_fields, "algo"]) if unknown else ""
         why = f"unknown keys: {', '.join(unknown)}; {nearest}".rstrip("; ") if unknown else ""
         raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {known}")
-    user = {**user, "trainer": _as_trainer(registry, section)}
-    algorithm = plain(user["trainer"]["name"])
+    algorithm = plain(section["name"])
+    kinds = {e.kind for e in registry.entries() if algorithm in (e.name, e.qualified)}
+    if "algorithm" in kinds and "trainer" not in kinds:
+        section = merge_settings(section, {"algorithm": {"name": section["name"]}})
+        algorithm, user = "algorithm", {**user, "trainer": section | {"name": label("algorithm", "--algo")}}
     trainer = registry.load("trainer", algorithm)
     settings = fill(user, algorithm_recipe(registry, trainer, algorithm, user))
     hints = KeyHints(registry, settings)

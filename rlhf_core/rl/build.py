@@ -88,32 +88,20 @@ class OnlineParts(RolloutParts):
 
 
 def build_online(
-    config: OnlineTrainerConfig,
-    ctx: BuildContext,
-    inputs: OnlineInputs,
-    checkpoint: Checkpoint | None,
-    make_trainable: Callable[[OnlineTrainerConfig, OnlineInputs, BuildContext], TrainableModule],
+    config: OnlineTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, checkpoint: Checkpoint | None
 ) -> OnlineParts:
     """The parts of the on-policy trainer, with the checkpoint's weights."""
-    parts = PartsBuilder(config, ctx, inputs).build(checkpoint, partial(make_trainable, config, inputs))
+    parts = PartsBuilder(config, ctx, inputs).build(checkpoint, partial(policy_to_train, config, inputs))
     learner, trained, strategy = parts.learner, parts.trained, ctx.strategy
     module, micro_batcher = trained.module, trained.micro_batcher
     assert isinstance(module, PolicyModule)
     assert isinstance(micro_batcher, PolicyMicroBatcher)
     estimator, zero = CheckedAdvantage(trained.estimator), RankZero(strategy)
+    drift = DriftCheck(config.drift_check, ctx.session.counts, parts.drift_bound)
     return OnlineParts(
         **vars(parts),
         advantages=AdvantageStep(estimator, parts.reference, module, micro_batcher, learner.no_grad, zero, config),
-        update=UpdateStep(
-            learner,
-            module,
-            micro_batcher,
-            strategy,
-            config,
-            ctx.session,
-            ctx.seed,
-            DriftCheck(config.drift_check, ctx.session.counts, parts.drift_bound),
-        ),
+        update=UpdateStep(learner, module, micro_batcher, strategy, config, ctx.session, ctx.seed, drift),
         critic_warmup_steps=trained.critic.warmup_steps if trained.critic else 0,
     )
 
@@ -219,12 +207,9 @@ class PartsBuilder:
         """Held-out prompts and, on rank 0, the benchmarks."""
         config, inputs, ctx = self.config, self.inputs, self.ctx
         chosen = ctx.config.benchmarks if self.strategy.rank == 0 else ()
+        sampling = (config.eval_sampling or config.sampling).params()
         return PolicyEvaluator(
-            generator,
-            rewards,
-            inputs.datasets,
-            inputs.prompts.groups(inputs.held, 1),
-            (config.eval_sampling or config.sampling).params(),
+            *(generator, rewards, inputs.datasets, inputs.prompts.groups(inputs.held, 1), sampling),
             [self.session.components.build("benchmark", benchmark, ctx) for benchmark in chosen],
             whole_weights,
             self.session,
@@ -269,7 +254,8 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
     """The policy's module, and its loss with the terms that the settings and a critic add."""
     estimator = ctx.session.components.build_slot("advantage", ctx)
     loss: Loss = build_loss(ctx, [policy_terms(config)])
-    module = PolicyModule(inputs.policy.model, config.sampling.temperature, inputs.options)
+    make_module = getattr(estimator, "make_module", PolicyModule)
+    module = make_module(inputs.policy.model, config.sampling.temperature, inputs.options)
     critic = estimator if isinstance(estimator, CriticAdvantage) else None
     if critic is not None:
         loss = critic.with_value_loss(loss)

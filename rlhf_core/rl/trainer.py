@@ -24,15 +24,7 @@ from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import measure_kl, with_advantages
-from rlhf_core.rl.build import (
-    OnlineParts,
-    PartsBuilder,
-    RolloutParts,
-    TrainableModule,
-    build_loss,
-    build_online,
-    policy_to_train,
-)
+from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
 from rlhf_core.rl.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.rl.inputs import load_online_inputs
 from rlhf_core.runs.checkpoint import Checkpoint
@@ -214,7 +206,6 @@ class OnlineTrainer(RolloutTrainer):
     config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
     with_advantages = staticmethod(with_advantages)
-    policy_to_train = staticmethod(policy_to_train)
 
     def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx, wants_reference=config.kl.coefficient > 0 or config.kl.track)
@@ -267,7 +258,7 @@ class OnlineTrainer(RolloutTrainer):
 
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""
-        parts = build_online(self.config, self.ctx, self.inputs, checkpoint, self.policy_to_train)
+        parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
         return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 
     def state(self) -> dict[str, Any]:

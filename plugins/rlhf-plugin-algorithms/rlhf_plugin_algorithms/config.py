@@ -151,6 +151,11 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         critic = any(one.has_critic for one in self.chosen)
         return (CriticSignalsConfig if critic else SignalsConfig)(algorithms=self.chosen)
 
+    @property
+    def critic_advantage(self) -> Any:
+        """The estimator that brings the critic, for the plan of memory; None without one."""
+        return next((one.advantage for one in self.chosen if one.has_critic and hasattr(one, "advantage")), None)
+
     def run_of(self, run: RunConfig) -> RunConfig:
         """The run with that estimator."""
         return run.model_copy(update={"advantage": self.estimator})

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import PromptGroup
-from rlhf_core.losses import Advantages, TokenValues
+from rlhf_core.losses import Advantages, LossOutput, TokenValues
 from rlhf_core.plugins.component_calls import component_errors, label_for
 from rlhf_core.rewards import Score
 from rlhf_core.rollouts import FinishReason, Rollout
 from rlhf_plugin_algorithms.check import Terms, check_signals
 from rlhf_plugin_algorithms.config import SignalsConfig, algorithm_of
-from rlhf_plugin_algorithms.signals import Example, Scored, chosen
-
-
-TEACHER = "teacher_kl"
-"""The component ``kl`` of an algorithm with a teacher; it has a mean of its own."""
-
-
-class Totals(NamedTuple):
-    """Over the batch of all ranks, what each component is divided by, and what all of them together count."""
-
-    tokens: Mapping[str, int]
-    """Component -> tokens that count."""
-    sequences: Mapping[str, int]
-    """Component -> rollouts and examples with such tokens."""
-    all_tokens: int
-    all_sequences: int
-
-
-class Share(NamedTuple):
-    """What one rank is sent."""
-
-    rows: Sequence[Terms]
-    """Of its rollouts."""
-    algorithms: Sequence[int]
-    """Of its rollouts, the position of the algorithm."""
-    examples: Sequence[Example]
-    totals: Totals
+from rlhf_plugin_algorithms.loss import SignalLoss
+from rlhf_plugin_algorithms.module import SignalModule
+from rlhf_plugin_algorithms.shares import TEACHER, Share, Totals, learned
+from rlhf_plugin_algorithms.signals import Example, Scored
+from rlhf_plugin_algorithms.teachers import Teacher
 
 
 class SignalEstimator:
-    """What the core's step asks for advantages. The policy gradient's and the critic's targets go the core's way; all
-    terms are kept for :meth:`shares`."""
+    """What the core's step asks for advantages, with or without a critic (``CriticAdvantage``). The policy gradient's
+    and the critic's targets go the core's way; all terms are kept for :meth:`shares`."""
 
     def __init__(self, config: SignalsConfig, ctx: BuildContext) -> None:
         self.configs = config.algorithms
@@ -63,12 +42,22 @@ class SignalEstimator:
         self.rows: list[Terms] = []
         self.positions: list[int] = []
         self.examples: list[Example] = []
-        critic = next((one.critic for one in self.algorithms if getattr(one, "critic", None) is not None), None)
-        if critic is not None:
-            self.critic, self.on_policy_trunk = critic.critic, critic.on_policy_trunk
-            self.learning_rate, self.warmup_steps = critic.learning_rate, critic.warmup_steps
-            self.value_loss = critic.with_value_loss
-            self.with_value_loss = lambda loss: loss  # the signals' own loss has it
+        in_run = getattr(ctx.policy, "model", None) is not None
+        taught = {n: one for n, one in enumerate(self.configs) if in_run and getattr(one, "teacher", None) is not None}
+        self.teachers = {n: Teacher(one, ctx) for n, one in taught.items()}
+        found = next((one.critic for one in self.algorithms if getattr(one, "critic", None) is not None), None)
+        self._with_value_loss = None if found is None else found.with_value_loss
+        self.critic, self.on_policy_trunk = getattr(found, "critic", None), getattr(found, "on_policy_trunk", False)
+        self.learning_rate, self.warmup_steps = getattr(found, "learning_rate", None), getattr(found, "warmup_steps", 0)
+
+    def make_module(self, model: Any, temperature: float, options: Any) -> SignalModule:
+        """The policy's module, in the core's place of it."""
+        return SignalModule(model, temperature, options, self.teachers)
+
+    def with_value_loss(self, loss: Any) -> SignalLoss:
+        """The sum of all terms, in the place where the core adds a critic's to the run's loss."""
+        term = replace(loss.terms[0], kl_coefficient=1.0, entropy_coefficient=0.0, correction="off")
+        return SignalLoss(loss, lambda batch: term(LossOutput(0.0 * batch.logprobs_BT), batch), self._with_value_loss)
 
     def estimate(
         self,
@@ -132,12 +121,6 @@ class SignalEstimator:
         """Restore them."""
         for n, one in state.items():
             self.algorithms[int(n)].load_state_dict(one)
-
-
-def learned(example: Example) -> Any:
-    """``[T]``, True where an example's token counts."""
-    full = np.ones(len(example.completion_ids), bool)
-    return full if example.learned_T is None else np.asarray(example.learned_T)
 
 
 def _weights(terms: Terms) -> Any:

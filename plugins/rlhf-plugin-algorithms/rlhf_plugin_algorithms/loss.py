@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rlhf_core.losses import LossOutput
-from rlhf_plugin_algorithms.estimator import TEACHER
 from rlhf_plugin_algorithms.module import SignalBatch
+from rlhf_plugin_algorithms.shares import TEACHER
 
 Loss = Callable[[Any], LossOutput]
 

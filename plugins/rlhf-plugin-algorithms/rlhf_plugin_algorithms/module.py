@@ -6,7 +6,7 @@ Suffixes: ``_B`` sequences of a micro-batch, ``_T`` completion tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rlhf_core.losses import TokenBatch
 from rlhf_core.models import on_device
 from rlhf_core.training import PolicyModule, TrainingSample
 from rlhf_plugin_algorithms.check import Terms
-from rlhf_plugin_algorithms.estimator import Totals, learned
+from rlhf_plugin_algorithms.shares import Totals, learned
 from rlhf_plugin_algorithms.signals import Bools, Example, Floats
 
 NOWHERE: Bools = np.zeros(0, bool)
@@ -48,11 +48,11 @@ class SignalBatch(TokenBatch):
 
 
 class SignalModule(PolicyModule):
-    """The policy's module, which hands the factors on; and the teachers, which no optimizer and no strategy knows of."""
+    """The policy's module, which hands factors on; and the teachers, which no optimizer and no strategy knows of."""
 
-    def __init__(self, policy: PolicyModule, teachers: Mapping[int, Any]) -> None:
-        super().__init__(policy.model, policy.temperature, policy.options, policy.critic, policy.on_policy_trunk)
-        self.teachers = dict(teachers)
+    def __init__(self, model: Any, temperature: float, options: Any, teachers: Mapping[int, Any]) -> None:
+        super().__init__(model, temperature, options)
+        self.teachers = {position: teacher.beside(self) for position, teacher in teachers.items()}
         """Position of an algorithm -> the module that compares the policy with its teacher."""
 
     def forward(self, samples: Sequence[Any], compute: Any = None) -> Any:
@@ -62,9 +62,10 @@ class SignalModule(PolicyModule):
             return batch
         device, shape = batch.logprobs_BT.device, tuple(batch.logprobs_BT.shape)
         names = dict.fromkeys(name for sample in samples for name in sample.factors)
-        known = {one.name: getattr(batch, one.name) for one in fields(TokenBatch)}
+        known: dict[str, Any] = {one.name: getattr(batch, one.name) for one in fields(TokenBatch)}
+        known["mask_BT"] = _grid([s.sampled_T for s in samples], bool, shape, device)
         return SignalBatch(
-            **{**known, "mask_BT": _grid([s.sampled_T for s in samples], bool, shape, device)},
+            **known,
             reduced_BT=batch.mask_BT,
             factors={n: _grid([s.factors.get(n, ()) for s in samples], np.float32, shape, device) for n in names},
             divergence_BT=self._divergence(samples, shape, device),
@@ -114,7 +115,7 @@ def of_rollout(sample: TrainingSample, terms: Terms, scale: Scale, algorithm: in
     for name, term in terms.items():
         weights_T = term.mask_T if name == "policy_gradient" else term.weights_T
         factors[name] = np.asarray(weights_T * np.float32(scale(name, term.mask_T, union_T)), np.float32)
-    values = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
+    values: dict[str, Any] = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
     return SignalSample(**{**values, "mask_T": union_T}, sampled_T=sample.mask_T, factors=factors, algorithm=algorithm)
 
 
@@ -123,6 +124,7 @@ def of_example(example: Example, scale: Scale, like: TrainingSample | None) -> S
     mask_T = learned(example)
     zeros_T = np.zeros(len(mask_T), np.float32)
     optional = ("behaviour_T", "old_T", "ref_T", "old_values_T", "returns_T")
+    like_T: dict[str, Any] = {n: zeros_T for n in optional if like is not None and getattr(like, n) is not None}
     factor = np.float32(example.weight * scale("cross_entropy", mask_T, mask_T))
     return SignalSample(
         name=example.name,
@@ -132,5 +134,5 @@ def of_example(example: Example, scale: Scale, like: TrainingSample | None) -> S
         advantages_T=zeros_T,
         sampled_T=np.zeros(len(mask_T), bool),
         factors={"cross_entropy": np.where(mask_T, factor, np.float32(0))},
-        **{name: zeros_T for name in optional if like is not None and getattr(like, name) is not None},
+        **like_T,
     )

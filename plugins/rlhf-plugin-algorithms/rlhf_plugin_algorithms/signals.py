@@ -42,9 +42,9 @@ class Signal:
 
     component: str
     """Term of the loss. ``policy_gradient``: the weights are advantages, which the run's loss consumes.
-    ``cross_entropy``: ``-weight log p`` of any tokens of an episode, at the sampling temperature. ``kl``: the weight times
-    the KL from the policy to the reference policy or, where the Config has a ``teacher``, the divergence from it.
-    ``value``: the weight times the critic's loss."""
+    ``cross_entropy``: ``-weight log p`` of any tokens of an episode, at the sampling temperature. ``kl``: the weight
+    times the KL from the policy to the reference policy or, where the Config has a ``teacher``, the divergence from
+    it. ``value``: the weight times the critic's loss."""
     weights: Sequence[float | Floats | None]
     """Of each rollout a number for all its tokens that count, an array ``[T]``, or None: none of its tokens counts."""
     masks: Sequence[Bools | None] | None = None
@@ -80,8 +80,8 @@ class Signals:
 
 
 class Algorithm(Protocol):
-    """Turns scored rollouts into signals. Optional: ``state_dict`` and ``load_state_dict``, and ``critic``, an advantage
-    estimator with a critic (``CriticAdvantage``), which ``value`` needs."""
+    """Turns scored rollouts into signals. Optional: ``state_dict`` and ``load_state_dict``, and ``critic``, an
+    advantage estimator with a critic (``CriticAdvantage``), which ``value`` needs."""
 
     def signals(self, scored: Scored) -> Signals:
         """Called on rank 0 with the rollouts of all ranks; it must not communicate."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.data import Prompt
-from rlhf_core.models import LoadedModel
 from rlhf_core.rollouts import Rollout
 from rlhf_core.training import PolicyModule, TrainingSample
 from rlhf_plugin_algorithms.check import Term
@@ -22,16 +20,20 @@ Groups = list[list[Any]]
 class Teacher:
     """Opens ``teacher`` of an algorithm's Config, and compares by its ``loss``."""
 
-    def __init__(self, config: Any, policy: PolicyModule, loaded: LoadedModel, ctx: BuildContext) -> None:
-        self.teacher = open_teacher(config.teacher, ctx)
-        self.module = DistillModule(policy, self.teacher, config.loss.build(ctx))
-        self.prompts = TeacherPrompts(config.teacher, loaded, ctx, self.teacher)
+    def __init__(self, config: Any, ctx: BuildContext) -> None:
+        self.teacher, self.loss = open_teacher(config.teacher, ctx), config.loss.build(ctx)
+        self.prompts = TeacherPrompts(config.teacher, ctx.policy, ctx, self.teacher)
+
+    def beside(self, policy: PolicyModule) -> DistillModule:
+        """What compares the policy with it."""
+        return DistillModule(policy, self.teacher, self.loss)
 
     def told(self, sample: SignalSample, term: Term, prompt: Prompt, rollout: Rollout) -> SignalSample:
         """The sample with what the teacher is to read."""
-        values = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
+        values: dict[str, Any] = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
         reads = self.prompts.of_rollout(prompt, rollout.info, len(rollout.completion_ids))
-        taught = DistillSample(**{**values, "mask_T": term.mask_T, "behaviour_T": None}, teacher_prompt=reads)
+        values |= {"mask_T": term.mask_T, "behaviour_T": None, "teacher_prompt": reads}
+        taught = DistillSample(**values)
         return replace(sample, taught=taught)
 
     def asked(self, groups: Groups, position: int) -> Groups:

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_core.config import BuildContext
-from rlhf_core.losses import Advantages, LossOutput
+from rlhf_core.losses import Advantages
 from rlhf_core.rewards import Score
 from rlhf_core.rl.advantages import AdvantageStep
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.training import TrainingSample
 from rlhf_plugin_algorithms.config import AlgorithmTrainerConfig
-from rlhf_plugin_algorithms.estimator import TEACHER, Share
-from rlhf_plugin_algorithms.loss import SignalLoss
-from rlhf_plugin_algorithms.module import Scale, SignalModule, SignalSample, of_example, of_rollout
+from rlhf_plugin_algorithms.module import Scale, of_example, of_rollout
+from rlhf_plugin_algorithms.shares import TEACHER, Share
 from rlhf_plugin_algorithms.teachers import Teacher
 
 
@@ -41,31 +40,17 @@ class AlgorithmTrainer(OnlineTrainer):
 
     config: AlgorithmTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     signals: SignalStep
+    teachers: Mapping[int, Teacher]
+    """Position of an algorithm -> what it has a teacher for."""
 
     def __init__(self, config: AlgorithmTrainerConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx.with_(config=config.run_of(ctx.config)))
-        self.teachers: dict[int, Teacher] = {}
-
-    def policy_to_train(self, config: Any, inputs: Any, ctx: BuildContext) -> Any:
-        """The core's module and loss, inside those of signals."""
-        trained: Any = OnlineTrainer.policy_to_train(config, inputs, ctx)
-        for position, one in enumerate(self.config.chosen):
-            if getattr(one, "teacher", None) is not None:
-                self.teachers[position] = Teacher(one, trained.module, inputs.policy, ctx)
-        module = SignalModule(trained.module, {n: teacher.module for n, teacher in self.teachers.items()})
-        trained.micro_batcher.module = module
-        term = replace(trained.loss.terms[0], kl_coefficient=1.0, entropy_coefficient=0.0, correction="off")
-
-        def kl(batch: Any) -> LossOutput:
-            return term(LossOutput(batch.logprobs_BT * 0.0), batch)
-
-        value_loss = getattr(trained.estimator, "value_loss", None)
-        return replace(trained, module=module, loss=SignalLoss(trained.loss, kl, value_loss))
 
     def build(self, checkpoint: Any) -> Any:
         """The core's parts; groups of equal scores are left out only where nothing else is learned from them."""
         parts = super().build(checkpoint)
         self.signals = SignalStep(**vars(parts.advantages))
+        self.teachers = parts.trained.estimator.teachers
         if self.config.components - {"policy_gradient", "value"}:
             parts.update.config = self.config.model_copy(update={"drop_constant_groups": False})
         return replace(parts, advantages=self.signals)

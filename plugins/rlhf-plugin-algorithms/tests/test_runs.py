@@ -121,7 +121,7 @@ def test_distillation_is_that_of_the_trainer(command: Command, tmp_path: Path, t
 
 
 TWO = (
-    "dataset={sources: [{name: pocket, subset: arithmetic, label: a}, {name: pocket, subset: two_digit_sums, label: b}]}",
+    "dataset={sources: [{name: pocket/arithmetic, label: a}, {name: pocket/two_digit_sums, label: b}]}",
     "trainer.algorithms=[{name: grpo, sources: [a]}, {name: sft_mix, rows: 4}]",
 )
 

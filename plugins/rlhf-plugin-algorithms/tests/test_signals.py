@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +15,14 @@ from rlhf_core.config import PluginError
 from rlhf_core.losses import LossOutput
 from rlhf_core.models import ModelConfig, load_policy
 from rlhf_core.rewards import Score
-from rlhf_core.training import PolicyModule, TrainingSample
+from rlhf_core.training import TrainingSample
 from rlhf_core.training.forward import ForwardOptions
 from rlhf_core.training.functional import reduce_loss
 from rlhf_plugin_algorithms.catalogue import EchoConfig, GrpoConfig, HierarchicalGrpoConfig, MaxRlConfig
 from rlhf_plugin_algorithms.check import Term, check_signals
-from rlhf_plugin_algorithms.estimator import TEACHER, SignalEstimator, Totals
 from rlhf_plugin_algorithms.loss import SignalLoss
 from rlhf_plugin_algorithms.module import Scale, SignalModule, SignalSample, of_example, of_rollout
+from rlhf_plugin_algorithms.shares import TEACHER, Totals
 from rlhf_plugin_algorithms.signals import Example, Scored, Signal, Signals
 from rlhf_plugin_distill.loss import Divergence
 from rlhf_plugin_distill.module import DistillModule, DistillSample, FullTeacher, outputs
@@ -142,7 +141,6 @@ class Mixed:
             self.rows.append((sample, taught if n == 2 else terms))
         self.example = Example("demo", prompt, tuple(encode("Ada has a goat.", add_special_tokens=False)), 2.0)
         self.teacher = Beside(teacher)
-        self.module = PolicyModule(self.model)
 
     def totals(self) -> Totals:
         every = [{name: term.mask_T for name, term in terms.items()} for _, terms in self.rows]
@@ -165,9 +163,9 @@ class Mixed:
     def gradient(self, reduction: str, size: int, options: ForwardOptions) -> tuple[float, torch.Tensor]:
         """Loss and gradient of all micro-batches of a size."""
         divergence = Divergence(SimpleNamespace(beta=1.0, temperature=1.0))
-        taught = DistillModule(self.module, self.teacher, divergence)
-        self.module.options = options
-        module, loss = SignalModule(self.module, {0: taught}), SignalLoss(policy_loss, policy_loss, None)
+        teacher = SimpleNamespace(beside=lambda policy: DistillModule(policy, self.teacher, divergence))
+        module = SignalModule(self.model, 1.0, options, {0: teacher})
+        loss = SignalLoss(policy_loss, policy_loss, None)
         samples, totals, value = self.samples(reduction), self.totals(), 0.0
         whole = {"token_mean": totals.all_tokens, "sequence_mean": 4, "constant": 4 * 10.0}[reduction]
         self.model.zero_grad()
