@@ -36,7 +36,7 @@ class GrpoConfig(EstimatedConfig):
     """Group-relative policy gradient (Shao et al. 2024); the same updates as ``--algo grpo``."""
 
     name: str = "grpo"
-    advantage: AdvantageField = GroupNormConfig()  # pyright: ignore[reportInvalidTypeForm]
+    advantage: AdvantageField = GroupNormConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]
 
 
 class RlooConfig(EstimatedConfig):
@@ -44,7 +44,7 @@ class RlooConfig(EstimatedConfig):
 
     name: str = "rloo"
     companions: ClassVar[Mapping[str, Any]] = {"loss": "rloo"}
-    advantage: AdvantageField = LeaveOneOutConfig()  # pyright: ignore[reportInvalidTypeForm]
+    advantage: AdvantageField = LeaveOneOutConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]
 
 
 class MaxRlConfig(EstimatedConfig):
@@ -52,7 +52,7 @@ class MaxRlConfig(EstimatedConfig):
 
     name: str = "max_rl"
     companions: ClassVar[Mapping[str, Any]] = {"reward": "verifier", "dataset": "pocket/arithmetic"}
-    advantage: AdvantageField = MaxRLConfig()  # pyright: ignore[reportInvalidTypeForm]
+    advantage: AdvantageField = MaxRLConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]
 
 
 class PpoConfig(EstimatedConfig):
@@ -66,7 +66,7 @@ class PpoConfig(EstimatedConfig):
         "loss": "ppo_clip",
         "trainer": {"kl": {"where": "reward", "estimator": "k1", "coefficient": 0.02}},
     }
-    advantage: AdvantageField = GaeConfig()  # pyright: ignore[reportInvalidTypeForm]
+    advantage: AdvantageField = GaeConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]
 
 
 class HierarchicalGrpoConfig(AlgorithmConfig):
@@ -124,7 +124,7 @@ class DistillConfig(AlgorithmConfig):
         "trainer": {"kl": {"coefficient": 0.0, "track": False}},
     }
     teacher: TeacherSettings = TeacherSettings()
-    loss: LossField = ReverseKlConfig()  # pyright: ignore[reportInvalidTypeForm]
+    loss: LossField = ReverseKlConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]
     """The divergence: ``forward_kl``, ``reverse_kl`` or ``jsd``."""
 
     _teacher = field_validator("teacher", mode="before")(teacher_of)

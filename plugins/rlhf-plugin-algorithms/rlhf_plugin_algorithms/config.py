@@ -138,7 +138,8 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
     @property
     def chosen(self) -> tuple[Any, ...]:
         """The algorithms of the run."""
-        return self.algorithms or (self.algorithm,)
+        several: tuple[Any, ...] = self.algorithms
+        return several or (self.algorithm,)
 
     @property
     def components(self) -> frozenset[str]:
@@ -189,12 +190,11 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
                 why=f"that takes {', '.join(own) or 'none'}; the advantage may be what the loss goes with",
                 fix=f"--set trainer.algorithm.advantage={advantage.name}, where it has that setting, or leave it out",
             )
-        if "policy_gradient" not in self.components and (
-            self.kl.coefficient or getattr(ctx.config.loss, "name", "") != self.companions["loss"]
-        ):
-            what = "trainer.kl.coefficient" if self.kl.coefficient else f"loss '{ctx.config.loss.name}'"
+        loss = getattr(ctx.config.loss, "name", "")
+        unused = "trainer.kl.coefficient" if self.kl.coefficient else f"loss '{loss}'" * (loss != "grpo_clip")
+        if unused and "policy_gradient" not in self.components:
             why = "it has no policy gradient"
-            raise ConfigError(f"{what} has no effect with algorithm {names}", why=why, fix="leave it out")
+            raise ConfigError(f"{unused} has no effect with algorithm {names}", why=why, fix="leave it out")
         to_reference = any("kl" in one.components and getattr(one, "teacher", None) is None for one in self.chosen)
         if to_reference and not (self.kl.track or self.kl.coefficient):
             raise ConfigError(

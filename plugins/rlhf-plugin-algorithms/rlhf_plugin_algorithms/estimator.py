@@ -73,8 +73,9 @@ class SignalEstimator:
         metrics: dict[str, float] = {}
         for position, (config, label) in enumerate(zip(self.configs, self.labels, strict=True)):
             places = [n for n, one in enumerate(self.positions) if one == position]
-            rows = [[values_of[n] for n in places] for values_of in (rollouts, scores, group_ids, prompts)]
-            scored = Scored(*rows, values=None if values is None else [values[n] for n in places])
+            given: Any = (rollouts, scores, group_ids, prompts, values)
+            rows: list[Any] = [None if of_all is None else [of_all[n] for n in places] for of_all in given]
+            scored = Scored(*rows)
             with component_errors(label, "signals()"):
                 answer = self.algorithms[position].signals(scored)
             for n, terms in zip(places, check_signals(answer, scored, config.components, label), strict=True):
