@@ -171,7 +171,7 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         critics = [one.name for one in self.chosen if one.has_critic]
         if len(critics) > 1:
             raise ConfigError(f"algorithms {' and '.join(critics)} each bring a critic", fix="leave one of them out")
-        if len(self.chosen) > 1 or self.chosen[0].sources:
+        if len(self.chosen) > 1 or any(one.sources for one in self.chosen):
             from rlhf_core.data import Datasets
 
             algorithm_of(self.chosen, list(Datasets(ctx.config.dataset, ctx).weights))
