@@ -121,7 +121,7 @@ class DistillConfig(AlgorithmConfig):
     components: ClassVar[tuple[str, ...]] = ("kl",)
     companions: ClassVar[Mapping[str, Any]] = {
         "reward": "unscored",
-        "trainer": {"kl": {"coefficient": 0.0, "track": False}},
+        "trainer": {"kl": {"track": False}},
     }
     teacher: TeacherSettings = TeacherSettings()
     loss: LossField = ReverseKlConfig.from_settings({})  # pyright: ignore[reportInvalidTypeForm]

@@ -52,7 +52,7 @@ class AlgorithmConfig(ComponentConfig):
         }
         return {**value, **named} if named else value
 
-    def preflight(self, ctx: BuildContext) -> None:
+    def check_components(self) -> None:
         """Refuse components that there are not."""
         for name in self.components:
             if name not in COMPONENTS:
@@ -66,6 +66,17 @@ class AlgorithmConfig(ComponentConfig):
                 f"algorithm '{self.name}' declares the component 'value', but no critic",
                 fix="set has_critic: ClassVar[bool] = True in its Config, and an attribute `critic` where it is built",
             )
+
+
+def check_config(config: Any) -> None:
+    """Refuse an algorithm's Config that cannot say what its signals may be."""
+    if not isinstance(config, AlgorithmConfig):
+        raise PluginError(
+            f"the Config of algorithm '{config.name}' is no AlgorithmConfig",
+            why="it has to say its components and sources",
+            fix="derive it from rlhf_plugin_algorithms.config.AlgorithmConfig",
+        )
+    config.check_components()
 
 
 class SignalsConfig(ComponentConfig):
@@ -126,6 +137,7 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         """What the algorithms go with; of several the first one's word counts."""
         several = options.get("algorithms")
         recipe: dict[str, Any] = {}
+        components: set[str] = set()
         for one in several if isinstance(several, list | tuple) and several else [options.get("algorithm")]:
             name = one.get("name") if isinstance(one, Mapping) else one
             try:
@@ -133,6 +145,9 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
             except UserError:  # it is refused later
                 continue
             recipe = merge_settings(getattr(chosen, "companions", {}), recipe)
+            components.update(getattr(chosen, "components", ()))
+        if "policy_gradient" not in components:  # a model's recipe has a KL penalty, which nothing would read
+            recipe = merge_settings({"trainer": {"kl": {"coefficient": 0.0}}}, recipe)
         return recipe
 
     @property
@@ -168,6 +183,8 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         super().preflight(ctx.with_(config=self.run_of(ctx.config)))
 
     def _check_algorithms(self, ctx: BuildContext) -> None:
+        for one in self.chosen:
+            check_config(one)
         critics = [one.name for one in self.chosen if one.has_critic]
         if len(critics) > 1:
             raise ConfigError(f"algorithms {' and '.join(critics)} each bring a critic", fix="leave one of them out")

@@ -207,3 +207,84 @@ def test_two_ranks_learn_what_one_process_does(name: str, command: Command, tmp_
         trained(command, tmp_path / str(ranks), "algorithm", *values, nproc=ranks)
     one, two = ([row[key] for row in steps(tmp_path / n) for key in ("loss", "grad_norm")] for n in ("1", "2"))
     assert two == pytest.approx(one, rel=1e-4, abs=1e-7)
+
+
+MODULE = """
+from typing import ClassVar
+import numpy as np
+from rlhf_plugin_algorithms.config import AlgorithmConfig
+from rlhf_plugin_algorithms.signals import Signal, Signals
+
+class NaughtyConfig(AlgorithmConfig):
+    name: str = "naughty"
+    component: ClassVar[str] = "acme_naughty:Naughty"
+    components: ClassVar[tuple[str, ...]] = ("policy_gradient", "kl")
+    does: str = "nothing"
+
+class TypoConfig(NaughtyConfig):
+    name: str = "typo"
+    components: ClassVar[tuple[str, ...]] = ("policy_gradiant",)
+
+class UncriticalConfig(NaughtyConfig):
+    name: str = "uncritical"
+    components: ClassVar[tuple[str, ...]] = ("value",)
+
+class Naughty:
+    def __init__(self, config):
+        self.config = config
+    def signals(self, scored):
+        count, first = len(scored.rollouts), len(scored.rollouts[0].completion_ids)
+        kl = Signal("kl", [0.0] * count)
+        rest = [1.0] * (count - 1)
+        does = {
+            "good": lambda: [s.value for s in scored.scores],
+            "nan": lambda: [float("nan"), *rest],
+            "prompt": lambda: [np.ones(first + len(scored.rollouts[0].prompt_ids)), *rest],
+            "few": lambda: rest,
+            "zeros": lambda: [0.0] * count,
+            "raise": lambda: 1 / 0,
+        }
+        return Signals([Signal("policy_gradient", does[self.config.does]()), kl])
+"""
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution in a folder."""
+    folder = tmp_path / "site" / "acme_naughty-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-naughty\nVersion: 1.0\n")
+    classes = {"naughty": "NaughtyConfig", "typo": "TypoConfig", "uncritical": "UncriticalConfig"}
+    rows = [f"{name} = acme_naughty:{cls}" for name, cls in classes.items()]
+    (folder / "entry_points.txt").write_text("\n".join(["[rlhf.algorithm]", *rows]) + "\n")
+    (tmp_path / "site" / "acme_naughty.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("algo", "does", "code", "said"),
+    [
+        ("naughty", "nan", 2, "finite numbers"),
+        ("naughty", "prompt", 2, "prompts have no signal"),
+        ("naughty", "few", 2, "15 weights of 'policy_gradient' for 16 rollouts"),
+        ("naughty", "zeros", 2, "no weight but 0"),
+        ("naughty", "raise", 1, "ZeroDivisionError"),
+        ("typo", "good", 2, "did you mean 'policy_gradient'"),
+        ("uncritical", "good", 2, "has_critic"),
+    ],
+)
+def test_a_faulty_algorithm_is_named(
+    algo: str, does: str, code: int, said: str, command: Command, tmp_path: Path
+) -> None:
+    ended, err = train(command, tmp_path / "run", algo, f"trainer.algorithm.does={does}")
+    assert (ended, said in err) == (code, True), err
+    assert f"'{algo}'" in err
+    assert ("acme-naughty 1.0" in err) == (algo == "naughty")
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_kl_needs_the_reference_policy(command: Command, tmp_path: Path) -> None:
+    values = ("trainer.algorithm.does=good", "trainer.kl={coefficient: 0, track: false}")
+    code, err = train(command, tmp_path / "run", "naughty", *values)
+    assert (code, "needs the reference policy" in err) == (2, True), err

@@ -14,12 +14,16 @@ import torch
 from rlhf_core.config import PluginError
 from rlhf_core.losses import LossOutput
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.plugins.loss_contract import CheckedLoss
 from rlhf_core.rewards import Score
+from rlhf_core.rl.update import PolicyTerms
 from rlhf_core.training import TrainingSample
 from rlhf_core.training.forward import ForwardOptions
-from rlhf_core.training.functional import reduce_loss
+from rlhf_core.training.functional import kl_loss, reduce_loss
 from rlhf_plugin_algorithms.catalogue import EchoConfig, GrpoConfig, HierarchicalGrpoConfig, MaxRlConfig
 from rlhf_plugin_algorithms.check import Term, check_signals
+from rlhf_plugin_algorithms.config import SignalsConfig
+from rlhf_plugin_algorithms.estimator import SignalEstimator
 from rlhf_plugin_algorithms.loss import SignalLoss
 from rlhf_plugin_algorithms.module import Scale, SignalModule, SignalSample, of_example, of_rollout
 from rlhf_plugin_algorithms.shares import TEACHER, Totals
@@ -233,3 +237,19 @@ def test_neither_micro_batches_nor_packing_change_the_gradient(
     for size in (1, 2, 3):
         _, gradient = mixed.gradient(reduction, size, options)
         assert float((gradient - expected).norm() / expected.norm()) < 1e-5
+
+
+def test_a_kl_is_the_cores_to_the_reference_policy_at_the_tokens_that_have_it(mixed: Mixed) -> None:
+    ctx = make_context(config=SimpleNamespace(trainer=None))
+    estimator = SignalEstimator(SignalsConfig(algorithms=(GrpoConfig(),)), ctx)
+    loss = estimator.with_value_loss(CheckedLoss(policy_loss, terms=[PolicyTerms(kl_estimator="k1")]))
+    sample = mixed.rows[1][0]
+    sampled_T = sample.mask_T
+    term = Term(np.arange(len(sampled_T), dtype=np.float32), sampled_T)
+    reference_T = np.linspace(-3, -1, len(sampled_T)).astype(np.float32)
+    count = int(sampled_T.sum())
+    totals = Totals({"kl": count}, {"kl": 1}, count, 1)
+    one = of_rollout(replace(sample, ref_T=reference_T), {"kl": term}, Scale("token_mean", totals), 0)
+    batch = SignalModule(mixed.model, 1.0, PLAIN, {})([one])
+    expected = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, "k1", old_logprobs_BT=batch.old_logprobs_BT)
+    assert torch.equal(loss(batch).loss, expected * torch.tensor(term.weights_T))
