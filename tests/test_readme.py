@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["loss", "optimizer"])
+@pytest.mark.parametrize("kind", ["loss", "optimizer", "algorithm"])
 def test_the_page_of_a_first_component_shows_what_its_command_writes(kind: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plugins", "new", f"my-{kind}", "--kind", kind, "--dir", str(tmp_path)])

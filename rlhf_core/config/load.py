@@ -114,6 +114,10 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
         why = f"unknown keys: {', '.join(unknown)}; {nearest}".rstrip("; ") if unknown else ""
         raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {known}")
     algorithm = plain(section["name"])
+    kinds = {e.kind for e in registry.entries() if algorithm in (e.name, e.qualified)}
+    if "algorithm" in kinds and "trainer" not in kinds:
+        section = merge_settings(section, {"algorithm": {"name": section["name"]}})
+        algorithm, user = "algorithm", {**user, "trainer": section | {"name": label("algorithm", "--algo")}}
     trainer = registry.load("trainer", algorithm)
     settings = fill(user, algorithm_recipe(registry, trainer, algorithm, user))
     hints = KeyHints(registry, settings)

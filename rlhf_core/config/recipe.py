@@ -94,7 +94,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     Settings for a component that the user replaces by another are left out.
     """
     owner = registry.find("trainer", algorithm).distribution
-    named = resolve_names(registry, owner, getattr(trainer, "companions", {}))
+    section = plain(as_mapping("trainer", user.get("trainer")))
+    named = resolve_names(registry, owner, {**getattr(trainer, "companions", {}), **trainer.recipe_of(section or {})})
     companions = {
         **label(resolve_names(registry, CORE, BASE_COMPANIONS), "companion of every algorithm"),
         **label(named, f"companion of algorithm {algorithm}"),

@@ -43,6 +43,7 @@ TABLE: tuple[Kind, ...] = (
     Kind("loss", ("__call__",), "Loss", "loss"),
     Kind("optimizer", ("step",), "", "optimizer"),
     Kind("advantage", ("estimate",), "Advantage", "advantage"),
+    Kind("algorithm", ("signals",), "", "algorithm", "algorithms"),
     Kind("reward", ("score",), "RewardModel", "reward", "rewards"),
     Kind("verifier", ("verify",), "Verifier", "verifier"),
     Kind("judge", ("ask",), "Judge"),
@@ -179,7 +180,8 @@ class Registry:
         return rows[0] if len(rows) == 1 else next((e for e in rows if e.value == value), None)
 
     def _unknown(self, kind: str, name: str) -> PluginError:
-        known = sorted({e.name for e in self._by_kind[kind]})
+        also = self._by_kind["algorithm"] if kind == "trainer" else []
+        known = sorted({e.name for e in (*self._by_kind[kind], *also)})
         others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
         begin = f"choose one of kind {kind}" if others else "pip install the plugin with it"
         fix = did_you_mean(name, known) or f"{begin}; rlhf plugins list --kind {kind}"

@@ -209,12 +209,9 @@ class PartsBuilder:
         """Held-out prompts and, on rank 0, the benchmarks."""
         config, inputs, ctx = self.config, self.inputs, self.ctx
         chosen = ctx.config.benchmarks if self.strategy.rank == 0 else ()
+        sampling = (config.eval_sampling or config.sampling).params()
         return PolicyEvaluator(
-            generator,
-            rewards,
-            inputs.datasets,
-            inputs.prompts.groups(inputs.held, 1),
-            (config.eval_sampling or config.sampling).params(),
+            *(generator, rewards, inputs.datasets, inputs.prompts.groups(inputs.held, 1), sampling),
             [self.session.components.build("benchmark", benchmark, ctx) for benchmark in chosen],
             whole_weights,
             self.session,
@@ -259,8 +256,10 @@ def policy_to_train(config: OnlineTrainerConfig, inputs: OnlineInputs, ctx: Buil
     """The policy's module, and its loss with the terms that the settings and a critic add."""
     estimator = ctx.session.components.build_slot("advantage", ctx)
     loss: Loss = build_loss(ctx, policy_terms(config))
-    kind = scheduler("truncated", "trainer.sampling.top_p")() if config.sampling.truncates else PolicyModule
-    module = kind(inputs.policy.model, config.sampling.temperature, inputs.options)
+    make_module = getattr(estimator, "make_module", PolicyModule)
+    if config.sampling.truncates:
+        make_module = scheduler("truncated", "trainer.sampling.top_p")()
+    module = make_module(inputs.policy.model, config.sampling.temperature, inputs.options)
     critic = estimator if isinstance(estimator, CriticAdvantage) else None
     if critic is not None:
         loss = critic.with_value_loss(loss)

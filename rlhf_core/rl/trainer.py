@@ -205,6 +205,7 @@ class OnlineTrainer(RolloutTrainer):
 
     config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
+    with_advantages = staticmethod(with_advantages)
 
     def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx, wants_reference=config.kl.coefficient > 0 or config.kl.track)
@@ -226,7 +227,7 @@ class OnlineTrainer(RolloutTrainer):
             scores = [*scored.scores, *scored.set_aside_scores]
             self.check_scores(scores, first_read)
             estimate = parts.advantages.estimate(scored, batch)
-            groups = with_advantages(samples, batch, estimate.advantages, forward)
+            groups = self.with_advantages(samples, batch, estimate.advantages, forward)
             with timer("update"):
                 recorder = TokenRecorder(batch.groups, config.trace_prompts) if config.trace_prompts else None
                 critic_only = step <= parts.critic_warmup_steps

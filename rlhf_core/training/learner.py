@@ -205,7 +205,7 @@ class Learner:
             "sequence_mean": sequences,
             "constant": sequences * self._constant_length,
         }[mode]
-        return reduce_loss(loss, batch.mask_BT, mode, denominator)
+        return reduce_loss(loss, getattr(batch, "reduced_BT", batch.mask_BT), mode, denominator)
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Any], advance: Advance = lambda count: None) -> dict[str, float]:

@@ -27,6 +27,7 @@ TOPICS = tuple(
 )
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
+    "rlhf-plugin-algorithms": 4,
     "rlhf-plugin-native": 29,
     "rlhf-plugin-episodes": 13,
     "rlhf-plugin-launchers": 14,
@@ -38,7 +39,8 @@ INSIDE: Mapping[str, int] = {
     "rlhf-testing": 28,
 }
 """Distributions released with the core (ADR 0025) -> their imports from inside it. A number may only fall, unless a
-public name that no other distribution uses became private, or a part of the core moved there (ADR 0026, 0027)."""
+public name that no other distribution uses became private, or a part of the core moved there (ADR 0026, 0027); one that
+runs the core's own step (ADR 0030)."""
 OUTSIDE = ("plugins", "eval", "extensions")
 """Folders whose files are held to this even where no distribution has them."""
 

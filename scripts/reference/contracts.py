@@ -14,6 +14,7 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.training.config import LoopSettings
 from rlhf_core.types import batches, messages
 from rlhf_core.types import rollouts as types
+from rlhf_plugin_algorithms import signals
 
 BATCHES = (batches.TokenBatch, batches.PairBatch, batches.UnpairedBatch, batches.LossOutput)
 VALUES = (
@@ -28,6 +29,10 @@ VALUES = (
     types.Score,
     types.Advantages,
     types.TokenValues,
+    signals.Scored,
+    signals.Signal,
+    signals.Example,
+    signals.Signals,
     types.JudgeRequest,
     types.JudgeReply,
     messages.ToolCall,

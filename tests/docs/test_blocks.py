@@ -25,7 +25,8 @@ COMMANDS = [command for block in ALL if block.language == "bash" for command in 
 PYTHON = [
     block
     for block in ALL
-    if block.language == "python" and block.page not in ("docs/loss.md", "docs/optimizer.md", TUTORIAL)
+    if block.language == "python"
+    and block.page not in ("docs/loss.md", "docs/optimizer.md", "docs/algorithm.md", TUTORIAL)
 ]
 """Those of the first loss are in tests/test_readme.py, those of the tutorial in test_tutorial.py."""
 ELSEWHERE = [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind not in ("run", "tutorial")]

@@ -21,6 +21,7 @@ from .conftest import ROOT, Commands, call, environment, inside, install
 KINDS = (
     "advantage",
     "agent",
+    "algorithm",
     "benchmark",
     "command",
     "dataset",

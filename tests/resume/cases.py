@@ -56,6 +56,7 @@ PPO = {
     "trainer.kl.coefficient": 0.2,
     "trainer.kl.target": 0.01,
 }
+ALGORITHM_PPO = {name: value for name, value in PPO.items() if name != "trainer.kl.target"}
 ITERATIVE = {
     **SAMPLED,
     "trainer.steps": 2,
@@ -141,7 +142,16 @@ DISTILL = {
     "trainer.teacher": TEACHER,
     "trainer.optimizer.learning_rate": 1e-3,
 }
+MIX = {"name": "sft_mix", "rows": 3}
 CASES: Mapping[str, Case] = {
+    "algorithm": Case("algorithm", {**GRPO, "trainer.algorithm": MIX}, (1,), (2,), metric(3, "signal/cross_entropy")),
+    "algorithm-ppo": Case(
+        "algorithm",
+        {**ALGORITHM_PPO, "trainer.algorithm": "ppo"},
+        (),
+        (2,),
+        holds("checkpoints/step-000003/critic.safetensors"),
+    ),
     "distill": Case("distill", DISTILL, (1,), (2,)),
     "distill-ahead": Case(
         "distill",
@@ -248,6 +258,7 @@ CASES: Mapping[str, Case] = {
     "reward_model-frozen_trunk": Case("reward_model", FROZEN, (5,)),
     # Six steps and a checkpoint after every other one: what is killed on the way has done work that it must do again.
     "killed-grpo": Case("grpo", KILLED, ()),
+    "killed-algorithm": Case("algorithm", {**KILLED, "trainer.algorithm": MIX}, ()),
     "killed-several_updates": Case(
         "grpo",
         {

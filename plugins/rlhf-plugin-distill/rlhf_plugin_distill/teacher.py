@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_core.config import BuildContext
-from rlhf_core.data import DatasetError, Message, Tool, message_text
+from rlhf_core.data import DatasetError, Message, Prompt, Tool, message_text
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer, on_device
 from rlhf_core.training import TrainingSample
 from rlhf_plugin_distill.checks import check_same_vocabulary
@@ -97,6 +97,12 @@ class TeacherPrompts:
         self.template, self.limit = settings.context, teacher.context
         model = ctx.config.model
         self.formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
+
+    def of_rollout(self, prompt: Prompt, info: Mapping[str, Any], room: int) -> tuple[int, ...] | None:
+        """Of a completion of ``room`` tokens; ``info`` is the rollout's."""
+        feedback = {key: info[key] for key in ("feedback",) if key in info}
+        columns = {**prompt.meta, "answer": prompt.answer, **feedback}
+        return self(prompt.id, prompt.messages, prompt.tools, columns, room)
 
     def __call__(
         self, name: str, messages: Sequence[Message], tools: Sequence[Tool], columns: Mapping[str, Any], room: int

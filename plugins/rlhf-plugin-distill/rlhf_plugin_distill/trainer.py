@@ -34,7 +34,7 @@ class DistillTrainer(RolloutTrainer):
         self.teacher, self.total_updates = teacher, config.steps
         self.teacher_prompts = TeacherPrompts(config.teacher, self.inputs.policy, ctx, teacher)
         for prompt in self.inputs.prompts.by_name().values():  # what a row lacks is found now
-            self._teacher_prompt(prompt, {}, config.sampling.max_tokens)
+            self.teacher_prompts.of_rollout(prompt, {}, config.sampling.max_tokens)
 
     def step(self, step: int) -> None:
         """One rollout batch and one update."""
@@ -71,12 +71,8 @@ class DistillTrainer(RolloutTrainer):
         sample = TrainingSample.from_rollout(rollout, mask_truncated=self.config.mask_truncated)
         if self.truncates:  # the engine's logprobs are not those of the policy's whole distribution
             sample = replace(sample, behaviour_T=None)
-        return distill_sample(sample, self._teacher_prompt(prompt, rollout.info, len(rollout.completion_ids)))
-
-    def _teacher_prompt(self, prompt: Prompt, info: Mapping[str, Any], room: int) -> tuple[int, ...] | None:
-        feedback = {key: info[key] for key in ("feedback",) if key in info}
-        columns = {**prompt.meta, "answer": prompt.answer, **feedback}
-        return self.teacher_prompts(prompt.id, prompt.messages, prompt.tools, columns, room)
+        reads = self.teacher_prompts.of_rollout(prompt, rollout.info, len(rollout.completion_ids))
+        return distill_sample(sample, reads)
 
     def rank_state(self) -> dict[str, Any]:
         """Prompts and rollouts that were drawn, and not yet learned from."""

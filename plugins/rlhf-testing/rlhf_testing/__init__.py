@@ -12,6 +12,7 @@ A check builds the component of its ``config`` with ``ctx``; None makes one outs
 
 from rlhf_testing.advantage import check_advantage
 from rlhf_testing.agent import check_agent
+from rlhf_testing.algorithm import check_algorithm, make_scored
 from rlhf_testing.benchmark import check_benchmark
 from rlhf_testing.command import check_command
 from rlhf_testing.config import check_config
@@ -34,6 +35,7 @@ from rlhf_testing.trainer import check_trainer
 __all__ = [
     "check_advantage",
     "check_agent",
+    "check_algorithm",
     "check_benchmark",
     "check_command",
     "check_config",
@@ -56,5 +58,6 @@ __all__ = [
     "make_context",
     "make_rollouts",
     "make_samples",
+    "make_scored",
     "policy_context",
 ]

@@ -178,7 +178,7 @@ def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
     except PluginError as error:
         problem = str(error)
     require(not problem, config, f"it builds a {kind}", problem)
-    for method in METHODS[kind]:
+    for method in METHODS[kind] if kind in PROTOCOLS else ():
         expected = list(inspect.signature(getattr(getattr(protocols, PROTOCOLS[kind]), method)).parameters)[1:]
         given = inspect.signature(getattr(component, method))
         try:

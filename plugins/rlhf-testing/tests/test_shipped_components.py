@@ -12,6 +12,7 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.registry import Registry
 
 NEEDS_A_MODEL = {
+    "rlhf-plugin-algorithms/sft_mix",
     "rlhf-plugin-health/keep_best",  # whose checkpoints it keeps
     "rlhf-plugin-episodes/multi_turn",
     *(f"rlhf-plugin-agents/{n}" for n in ("react", "zero_shot", "scratchpad", "plan_and_execute", "multi_agent")),
@@ -58,6 +59,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
     "optimizer": kit.check_optimizer,
     "advantage": kit.check_advantage,
+    "algorithm": kit.check_algorithm,
     "reward": kit.check_reward,
     "verifier": kit.check_verifier,
     "agent": kit.check_agent,

@@ -142,8 +142,9 @@ def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[A
     trainer = run.trainer
     options = ForwardOptions(trainer.share_prefix, trainer.packing != "off", trainer.chunked_head)
     module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, options)
-    with_values = bool(getattr(run.advantage, "has_critic", False))
-    estimator: Any = run.advantage.build(ctx) if with_values else None
+    own = run.advantage if getattr(run.advantage, "has_critic", False) else None
+    with_critic = own or getattr(trainer, "critic_advantage", None)
+    estimator: Any = with_critic.build(ctx) if with_critic else None
     loss = CheckedLoss(loss, terms=policy_terms(trainer))
     rate = None
     if estimator is not None:

@@ -9,6 +9,7 @@ import click
 NEW = (
     *("loss", "advantage", "reward", "reward-model", "verifier", "trainer", "loop", "agent", "dataset", "tracker"),
     *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment", "tool", "optimizer"),
+    "algorithm",
 )
 """What `plugins new` writes, in the order of the help."""
 

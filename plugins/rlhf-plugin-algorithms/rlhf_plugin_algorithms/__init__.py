@@ -1,0 +1,1 @@
+"""Algorithms as components: scored rollouts in, signals per token out."""
