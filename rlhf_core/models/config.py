@@ -64,9 +64,9 @@ class ModelConfig(Config):
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
     chat_template: str | None = None
     """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, ``hh``, or a file with a Jinja
-    template. ``keep_thinking`` lets the model's own (Qwen 3, GLM 4.5, ...) keep the reasoning of earlier turns; a plugin
-    adds others (group ``rlhf.chat_template``). It is saved with the model. Conversations of several turns need one; raw
-    text has no roles."""
+    template. ``keep_thinking`` lets the model's own (Qwen 3, GLM 4.5, ...) keep the reasoning of earlier turns; a
+    plugin adds others (group ``rlhf.chat_template``). It is saved with the model. Conversations of several turns need
+    one; raw text has no roles."""
     chat_template_kwargs: Mapping[str, bool | int | float | str] = {}
     """Variables of the chat template, such as ``{enable_thinking: false}``. They are written into the template that is
     saved with the model, so that everything that reads it uses the same; a row's column of this name comes first."""

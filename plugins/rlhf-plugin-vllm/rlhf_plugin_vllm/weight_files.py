@@ -76,7 +76,7 @@ class WeightFiles:
             self._say_in_use(-1)
 
     def whole(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All weights of the policy: the trained ones of a version, and those that are not trained; none is looked up."""
+        """All weights of the policy: a version's trained ones, and those that are not trained; none is looked up."""
         return ChainMap[str, Any](dict(self._frozen), tensors) if self._frozen else tensors  # pyright: ignore[reportArgumentType]
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
