@@ -29,12 +29,12 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-algorithms": 4,
     "rlhf-plugin-native": 29,
-    "rlhf-plugin-episodes": 13,
+    "rlhf-plugin-episodes": 16,
     "rlhf-plugin-launchers": 14,
     "rlhf-plugin-preflight": 63,
     "rlhf-plugin-reward": 11,
-    "rlhf-plugin-schedule": 34,
-    "rlhf-plugin-verifiers": 6,
+    "rlhf-plugin-schedule": 35,
+    "rlhf-plugin-verifiers": 7,
     "rlhf-study": 3,
     "rlhf-testing": 28,
 }

@@ -15,7 +15,6 @@ from rlhf_core.runs import wilson
 from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.generative import short_answer, short_question
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.rewards import Comparing
 from rlhf_plugin_judge.texts import read_completion
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
@@ -69,7 +68,7 @@ class Result:
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
     """Ask about each match in both orders; equal responses tie. An outcome is missing unless both have answers."""
     verdicts = iter(ask(judge, questions(matches, criterion, asking), asking))
-    votes = asking.votes if isinstance(asking, Comparing) else 1
+    votes = int(getattr(asking, "votes", 1))
     return [
         Outcome(0.5) if m.first == m.second else outcome(*(list(islice(verdicts, votes)) for _ in range(2)))
         for m in matches
@@ -78,7 +77,7 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
 
 def ask(judge: Judge, requests: Sequence[JudgeRequest], asking: Asking) -> list[Verdict[tuple[float, str]]]:
     """Points of response A for each question, and why."""
-    if not (isinstance(asking, Comparing) and asking.form == "short"):
+    if getattr(asking, "form", "json") != "short":
         return ask_json(judge, requests, better, asking.repair)
     verdicts: list[Verdict[tuple[float, str]]] = []
     for reply in judge.ask(requests):
@@ -94,8 +93,7 @@ def ask(judge: Judge, requests: Sequence[JudgeRequest], asking: Asking) -> list[
 
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
     """Both orders of each match whose responses differ, each as often as there are votes."""
-    rules = asking if isinstance(asking, Comparing) else Comparing(**asking.model_dump())
-    short = rules.form == "short"
+    short, votes = getattr(asking, "form", "json") == "short", int(getattr(asking, "votes", 1))
     system = "" if short else SYSTEM.format(criterion=criterion)
     requests: list[JudgeRequest] = []
     for match in matches:
@@ -103,8 +101,8 @@ def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[
         for order, a, b in orders if match.first != match.second else ():
             blocks = (("response_a", a), ("response_b", b))
             text = short_question(match.prompt, a, b) if short else fence_untrusted(*blocks, conversation=match.prompt)
-            for vote in range(rules.votes):
-                one = rules.model_copy(update={"seed": (rules.seed + vote) % 2**64})
+            for vote in range(votes):
+                one = asking.model_copy(update={"seed": (asking.seed + vote) % 2**64})
                 requests.append(one.request(f"{match.id}:{order}" + (f":{vote}" if vote else ""), text, system))
     return requests
 

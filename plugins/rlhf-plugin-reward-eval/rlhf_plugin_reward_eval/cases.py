@@ -13,6 +13,8 @@ from rlhf_core.data import DatasetError, Datasets, Media, Message, PreferencePai
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""
+TIES = "ties"
+"""RewardBench 2: the subset with several right responses."""
 Row = Mapping[str, Any]
 COMPLETIONS = ("completion", "completions", "response")
 """Columns that are no further columns of a row."""
@@ -86,8 +88,6 @@ def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case],
     """Pairs of one split and the reasons for which rows were left out; RM-Bench's and RewardBench 2's where there are
     any.
     """
-    from rlhf_plugin_reward_eval.reward_bench_2 import is_best_of, read_best_of
-
     grids: list[Case] = []
     rows: dict[str, tuple[Row, Prompt]] = {}
     for source in datasets.sources:
@@ -151,6 +151,43 @@ def read_grid(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, wh
     subset = str(row.get("domain", row.get("subset", "")))
     return [
         Case(f"{name}#{i}{j}", Text(prompt, good, seen), Text(prompt, bad, seen), subset, (i, j))
+        for i, good in enumerate(chosen)
+        for j, bad in enumerate(rejected)
+    ]
+
+
+def is_best_of(row: Row) -> bool:
+    """Whether a row is RewardBench 2's."""
+    return "num_correct" in row and isinstance(row.get("chosen"), list) and isinstance(row.get("rejected"), list)
+
+
+def read_best_of(name: str, prompt: tuple[Message, ...], seen: Prompt, row: Row, where: str) -> list[Case]:
+    """Every right response of a row against every wrong one; ``Case.row`` says which belong together.
+
+    Raises:
+        DatasetError: the counts are not those of the texts, or a row of Ties is neither ``ref:N`` nor ``tied:N``.
+    """
+    chosen, rejected, subset = row["chosen"], row["rejected"], str(row.get("subset") or "")
+    counts = (row.get("num_correct"), row.get("num_incorrect", len(rejected)))
+    if counts != (len(chosen), len(rejected)) or not chosen or not rejected:
+        raise DatasetError(
+            "a RewardBench 2 row does not hold the responses that it counts",
+            where=where,
+            why=f"num_correct {counts[0]}, num_incorrect {counts[1]}; {len(chosen)} chosen, {len(rejected)} rejected",
+            fix="take the published file, with a prompt in each row",
+        )
+    kind, _, number = str(row.get("id")).partition(":")
+    if subset.lower() == TIES and (kind not in ("ref", "tied") or not number or (kind == "tied") != (len(chosen) > 1)):
+        raise DatasetError(
+            "a row of Ties is neither ref:N, with one right response, nor tied:N, with several",
+            where=where,
+            why=f"its id is {row.get('id')!r}, and it has {len(chosen)} chosen",
+            fix="take the published file",
+        )
+    return [
+        Case(
+            f"{name}#{i}.{j}", Text(prompt, good, seen), Text(prompt, bad, seen), subset, row=f"{where}/{row.get('id')}"
+        )
         for i, good in enumerate(chosen)
         for j, bad in enumerate(rejected)
     ]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf_core.data import Prompt
-from rlhf_plugin_reward_eval.cases import Case
-from rlhf_plugin_reward_eval.reward_bench_2 import read_best_of, reward_bench_2
+from rlhf_plugin_reward_eval.cases import Case, read_best_of
+from rlhf_plugin_reward_eval.reward_bench_2 import reward_bench_2
 
 
 def row(name: str, subset: str, chosen: list[str], rejected: list[str], **more: Any) -> dict[str, Any]:

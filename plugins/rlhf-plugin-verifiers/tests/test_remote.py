@@ -19,8 +19,9 @@ import pytest
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
 from rlhf_core.rewards import Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.remote import TOKEN
 from rlhf_plugin_verifiers.remote.client import PROTOCOL, RemoteReward, cut
-from rlhf_plugin_verifiers.remote.config import TOKEN, RemoteConfig
+from rlhf_plugin_verifiers.remote.config import RemoteConfig
 from rlhf_plugin_verifiers.remote.server import RewardServer
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_core.rewards import Sample, Score, ScoreStatus
-from rlhf_plugin_verifiers.remote.config import TOKEN
+from rlhf_plugin_verifiers.remote import TOKEN
 from rlhf_plugin_verifiers.workers.codec import pack, sample_to_json, score_from_json
 
 if TYPE_CHECKING:

@@ -12,9 +12,6 @@ from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 if TYPE_CHECKING:
     from rlhf_plugin_verifiers.remote.client import RemoteReward
 
-TOKEN = "RLHF_REWARD_TOKEN"
-"""Environment variable with what a server asks for, and a client sends."""
-
 
 class RemoteConfig(ComponentConfig):
     """Scores of a server that `rlhf reward serve` runs. What it does not answer in time, or not for every completion,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rlhf_plugin_verifiers.remote.config import TOKEN
+from rlhf_plugin_verifiers.remote import TOKEN
 
 if TYPE_CHECKING:
     from rlhf_core.config import ComponentConfig
