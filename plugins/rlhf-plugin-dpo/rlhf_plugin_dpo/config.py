@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.config import BuildContext, Config, ConfigError
-from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.training import OptimizerSettings, PolicyTrainerConfig
-from rlhf_core.training.config import ReferencePlacement
 
 
 class SftTerm(Config):
@@ -37,9 +35,6 @@ class PreferenceTrainerConfig(PolicyTrainerConfig):
     sample_prompts: int = Field(default=64, ge=0)
     reference_free: bool = False
     """Count every text as equally likely under the reference policy."""
-    reference: ReferencePlacement | None = None
-    """Of the copy that samples are compared with. The loss's own logprobs are computed once, before training, in this
-    ``dtype`` too; ``precomputed`` says that nothing else needs a copy."""
     beta_schedule: BetaSchedule = BetaSchedule()
     share_prefix: bool = True
     """Read the prompt that two responses have in common once."""
@@ -47,9 +42,6 @@ class PreferenceTrainerConfig(PolicyTrainerConfig):
     def preflight(self, ctx: BuildContext) -> None:
         super().preflight(ctx)
         check_preferences(self, ctx)
-        if self.reference is not None:
-            scheduler("reference", "trainer.reference")
-            scheduler("checks", "trainer.reference")()(self, ctx)
 
 
 class DpoConfig(PreferenceTrainerConfig):

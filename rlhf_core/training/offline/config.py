@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from rlhf_core.plugins.entry_points import scheduler
-from rlhf_core.training.config import ModelLoopSettings, SamplingSettings
+from rlhf_core.training.config import ModelLoopSettings, ReferencePlacement, SamplingSettings
 from rlhf_core.types.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,12 +60,18 @@ class PolicyTrainerConfig(OfflineTrainerConfig):
     """How they are sampled."""
     track_kl: bool = True
     """Measure the KL of the samples; without LoRA this keeps a frozen copy of the model."""
+    reference: ReferencePlacement | None = None
+    """Of that copy. What a loss compares with is computed once, before training, in this ``dtype`` too;
+    ``precomputed`` says that nothing else needs a copy."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a reward that would score nothing, besides what every offline run refuses."""
         super().preflight(ctx)
         if self.sample_prompts:
             scheduler("samples", "trainer.sample_prompts")
+        if self.reference is not None:
+            scheduler("reference", "trainer.reference")
+            scheduler("checks", "trainer.reference")()(self, ctx)
         if ctx.config.reward is not None and not self.sample_prompts:
             raise ConfigError(
                 f"reward '{ctx.config.reward.name}' has no effect: this run samples nothing",
