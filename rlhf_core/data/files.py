@@ -116,11 +116,8 @@ def read_text(path: str, what: str = "dataset") -> str:
                     (f", line {n}" for n, row in enumerate(file, 1) if row != row.decode("utf-8", "ignore").encode()),
                     "",
                 )
-        what, fix = (
-            f"{what} '{path}'{line} cannot be read",
-            "it must be UTF-8 text, whole, and packed with gzip if it is",
-        )
-        raise DatasetError(what, why=error_text(error), fix=f"{fix} called .gz") from error
+        fix = "it must be UTF-8 text, whole, and packed with gzip if it is called .gz"
+        raise DatasetError(f"{what} '{path}'{line} cannot be read", why=error_text(error), fix=fix) from error
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=named_once)

@@ -31,16 +31,13 @@ class Side:
 
     def __init__(self, tree: Path, model: Path, folder: Path) -> None:
         folder.mkdir()
-        ours = [Path(place).resolve() for place in sys.path if place]
-        inside = [p.relative_to(ROOT) for p in ours if p.is_relative_to(ROOT) and "site-packages" not in p.parts]
-        path = os.pathsep.join(str(tree / place) for place in (Path(), *inside))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(ROOT / "scripts/bench/_guarded.py"), str(model), str(folder)],
             cwd=folder,
-            env={**os.environ, **threads, **offline, "PYTHONPATH": path},
+            env={**os.environ, **threads, **offline, "PYTHONPATH": path_in(tree)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -65,6 +62,13 @@ class Side:
     def turn(self) -> float:
         self.say("go")
         return float(self.answer())
+
+
+def path_in(tree: Path) -> str:
+    """PYTHONPATH for a tree's core, plugins and extensions: the places that they have in this one."""
+    ours = [Path(place).resolve() for place in sys.path if place]
+    inside = [p.relative_to(ROOT) for p in ours if p.is_relative_to(ROOT) and "site-packages" not in p.parts]
+    return os.pathsep.join(str(tree / place) for place in (Path(), *inside))
 
 
 def tree_of(commit: str, folder: Path) -> str:
