@@ -299,6 +299,13 @@ class Datasets:
             fix = "shorten the examples, or take a model with a longer context"
         refuse_too_many(sizes, room, self.settings.max_dropped_fraction, "examples", why, fix)
 
+    @classmethod
+    def of(cls, ctx: BuildContext) -> Datasets:
+        """Those of a context; before a run they are made once for all checks that the context is given to."""
+        datasets: Any = ctx.datasets or cls(ctx.config.dataset, ctx)
+        object.__setattr__(ctx, "datasets", datasets)
+        return datasets
+
     def own_rewards(self) -> dict[str, ComponentConfig]:
         """Source label -> the reward that only this source uses."""
         return {s.label: s.settings.reward for s in self.sources if s.settings.reward is not None}

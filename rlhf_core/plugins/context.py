@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
-    from rlhf_core.data.datasets import Datasets
     from rlhf_core.plugins.component import ComponentConfig
     from rlhf_core.plugins.registry import Registry
 
@@ -53,13 +51,6 @@ class BuildContext:
         import torch
 
         return self.strategy.device if self.strategy else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    @cached_property
-    def rows(self) -> Datasets:
-        """``datasets``, or before a run all that its configuration names; read once for all checks."""
-        from rlhf_core.data.datasets import Datasets
-
-        return self.datasets or Datasets(self.config.dataset, self)
 
     def build(self, kind: str, config: ComponentConfig) -> Any:
         """Build a component of the run: named in errors, its state in every checkpoint, closed when the run ends.

@@ -115,8 +115,10 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         samples = hasattr(getattr(config, "trainer", None), "rollout_batch_size")
         if not samples or (ctx.dry_run and any(s.source.downloads for s in config.dataset.sources)):
             return
-        prompts = [p for split in ("train", "heldout") for p in ctx.rows.prompts(split)]
-        self.check_prompts(prompts, ctx.rows.where)
+        from rlhf_core.data import Datasets
+
+        datasets = Datasets.of(ctx)
+        self.check_prompts([p for split in ("train", "heldout") for p in datasets.prompts(split)], datasets.where)
 
     def check_prompts(self, prompts: Iterable[Prompt], where: Callable[[str], str]) -> None:
         """Refuse a prompt that offers other tools; the error names the tool and the row."""

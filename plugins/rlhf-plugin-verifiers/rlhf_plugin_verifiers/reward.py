@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.data import DatasetError
+from rlhf_core.data import DatasetError, Datasets
 from rlhf_core.data.completions import SampledPrompts
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
@@ -54,7 +54,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     """Refuse prompts that the verifier cannot judge; a dry run reads no rows that may have to be downloaded."""
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
-    datasets = ctx.rows
+    datasets = Datasets.of(ctx)
     source_rewards = datasets.own_rewards()
     checked_prompts = [
         p

@@ -36,10 +36,12 @@ def with_rows(plan: Plan, ctx: BuildContext) -> Plan:
 
     A dry run downloads nothing: there, and where a trainer reads its rows in a way of its own, it says nothing.
     """
+    from rlhf_core.data.datasets import Datasets
+
     if ctx.dry_run and remote_sources(ctx.config):
         return plan
     try:
-        return replace(plan, rows=ctx.rows.sizes(row_kind(ctx.config)))
+        return replace(plan, rows=Datasets.of(ctx).sizes(row_kind(ctx.config)))
     except ComponentError:
         raise
     except RlhfError:  # the trainer names what is wrong when it reads them
