@@ -27,7 +27,8 @@ try:
 finally:
     ours, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = sum(used.ru_utime + used.ru_stime for used in (ours, children))
-    print(f"used {seconds:.1f} {ours.ru_maxrss // 1024}", file=sys.stderr)
+    status = open("/proc/self/status").read()  # getrusage counts the parent's memory at the start, too
+    print(f"used {seconds:.1f} {int(status.split('VmHWM:')[1].split()[0]) // 1024}", file=sys.stderr)
 """
 GRPO = ("--algo", "grpo", "--reward", "exact", "--model", "pocket")
 
