@@ -61,7 +61,6 @@ def train(
     """
     from rlhf_core.cli.common import emit_json
     from rlhf_core.cli.progress import launch_shown, print_summary
-    from rlhf_core.plugins.context import BuildContext
     from rlhf_core.plugins.hooks import Preflight
     from rlhf_core.runs.launch.launched import launched_rank
     from rlhf_core.runs.launch.run import pinned, plan_run, planned_resume, preflight, with_rows, with_steps
@@ -90,10 +89,9 @@ def train(
             plan = plan_run(registry, hooks, config, processes or 1)
         if not as_json:
             click.echo(f"{config.trainer.name}, {config.model.path}: checking model, data and memory", err=True)
-        preflight(registry, config, plan.world_size, dry_run=dry_run)
+        ctx = preflight(registry, config, plan.world_size, dry_run=dry_run)
         if resume is None:
-            plan = with_rows(plan, registry, config, dry_run=dry_run)
-        ctx = BuildContext(config, registry, config.seed, world_size=plan.world_size, dry_run=dry_run)
+            plan = with_rows(plan, ctx)
         texts = hooks.fire("rlhf_preflight", Preflight(ctx, force, plan.rows, resolved))
         if dry_run:
             if broken := [key.partition(":")[0] for key in hooks.errors if key.endswith(":rlhf_preflight")]:
@@ -101,6 +99,7 @@ def train(
                 raise PluginError(text, fix="fix that plugin (its error is above), or disable it")
             _print_dry_run(plan, texts, as_json)
             return
+        del ctx  # and the rows that it holds
         folder, summary = launch_shown(
             plan, config, registry, hooks, run_dir, resume=resume is not None, quiet=as_json, rank_0=rank_0
         )

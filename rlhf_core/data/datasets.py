@@ -32,22 +32,21 @@ def admit(
     context: int,
     max_tokens: int,
     setting: str = "trainer.sampling.max_tokens",
+    lengths_of: Callable[[Sequence[Prompt], int], Sequence[int]] | None = None,
 ) -> tuple[list[Prompt], Counter[str]]:
     """The prompts of at most ``max_prompt_tokens`` that leave room for ``max_tokens``, and counts of the others by
-    reason.
+    reason. ``lengths_of`` is faster than ``encode`` of each: what a plugin has as ``lengths``.
     """
     limit = settings.max_prompt_tokens
     if context - max_tokens < 1:
-        raise DatasetError(
-            f"max_tokens {max_tokens} leaves no room for a prompt in a context of {context} tokens",
-            fix=f"lower {setting}",
-        )
+        what = f"max_tokens {max_tokens} leaves no room for a prompt in a context of {context} tokens"
+        raise DatasetError(what, fix=f"lower {setting}")
     room = min(limit, context - max_tokens)
     of_context = f"lower {setting}, or take a model with a longer context"
-    lengths = {p.id: len(encode(p)) for p in prompts}
-    fitting = [p for p in prompts if lengths[p.id] <= room]
+    lengths = lengths_of(prompts, room) if lengths_of else [len(encode(p)) for p in prompts]
+    fitting = [p for p, length in zip(prompts, lengths) if length <= room]
     refuse_too_many(
-        [(p.id, p.source, lengths[p.id]) for p in prompts],
+        [(p.id, p.source, length) for p, length in zip(prompts, lengths)],
         room,
         settings.max_dropped_fraction,
         "prompts",
@@ -190,11 +189,8 @@ class Datasets:
             sources = [self.heldout] if self.heldout is not None and split == "heldout" else self.sources
             items = [item for source in sources for item in self._items(source, kind, split, make)]
             if not items and split == "train":
-                raise DatasetError(
-                    "the dataset has no rows to train on",
-                    where=", ".join(s.label for s in self.sources),
-                    fix="lower dataset.heldout_fraction, or give more rows",
-                )
+                what, fix = "the dataset has no rows to train on", "lower dataset.heldout_fraction, or give more rows"
+                raise DatasetError(what, where=", ".join(s.label for s in self.sources), fix=fix)
             self._made[key], self._sources = items, {}
             self.read(self)
         return list(self._made[key])
@@ -302,6 +298,13 @@ class Datasets:
         if context is not None and room >= context:
             fix = "shorten the examples, or take a model with a longer context"
         refuse_too_many(sizes, room, self.settings.max_dropped_fraction, "examples", why, fix)
+
+    @classmethod
+    def of(cls, ctx: BuildContext) -> Datasets:
+        """Those of a context; before a run they are made once for all checks that the context is given to."""
+        datasets: Any = ctx.datasets or cls(ctx.config.dataset, ctx)
+        object.__setattr__(ctx, "datasets", datasets)
+        return datasets
 
     def own_rewards(self) -> dict[str, ComponentConfig]:
         """Source label -> the reward that only this source uses."""

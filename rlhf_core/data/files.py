@@ -116,11 +116,8 @@ def read_text(path: str, what: str = "dataset") -> str:
                     (f", line {n}" for n, row in enumerate(file, 1) if row != row.decode("utf-8", "ignore").encode()),
                     "",
                 )
-        raise DatasetError(
-            f"{what} '{path}'{line} cannot be read",
-            why=error_text(error),
-            fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz",
-        ) from error
+        fix = "it must be UTF-8 text, whole, and packed with gzip if it is called .gz"
+        raise DatasetError(f"{what} '{path}'{line} cannot be read", why=error_text(error), fix=fix) from error
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=named_once)
@@ -132,11 +129,9 @@ def _decoded(text: str, path: str, line: int | None = None) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise DatasetError(
-            f"{path}:{line or error.lineno}: not valid JSON: {error.msg}",
-            why=f"the {'text' if line is None else 'line'} begins {text[:60]!r}",
-            fix="correct or remove it; each line must be one whole object, or the file one array of objects",
-        ) from error
+        why = f"the {'text' if line is None else 'line'} begins {text[:60]!r}"
+        fix = "correct or remove it; each line must be one whole object, or the file one array of objects"
+        raise DatasetError(f"{path}:{line or error.lineno}: not valid JSON: {error.msg}", why=why, fix=fix) from error
     except NotJson as error:
         raise DatasetError(f"{place}: {error}", fix="name every key of an object once") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -87,8 +86,13 @@ def fingerprint(rows: Iterable[Any]) -> str:
     """Hash of everything that prompts, pairs or demonstrations hold, texts included, in order (16 hex digits)."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps(asdict(row), sort_keys=True, default=str).encode() + b"\n")
+        digest.update(json.dumps(row, sort_keys=True, default=_fields).encode() + b"\n")
     return digest.hexdigest()[:16]
+
+
+def _fields(value: Any) -> Any:
+    names = getattr(value, "__dataclass_fields__", None)
+    return str(value) if names is None else {name: getattr(value, name) for name in names}
 
 
 def check_fingerprint(what: str, then: str, now: str) -> None:

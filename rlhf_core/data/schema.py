@@ -57,6 +57,7 @@ class RowReader:
 
     def __init__(self, label: str, columns: Mapping[str, str], *, mapped: bool = True) -> None:
         self.label, self.columns, self.mapped = label, dict(columns), mapped
+        self._known = {columns.get(c, c) for c in KNOWN_COLUMNS}
 
     def check_columns(self, records: Sequence[RawRow]) -> None:
         """Refuse mapped columns that the first row lacks."""
@@ -70,29 +71,26 @@ class RowReader:
         fix = did_you_mean(column, known) or (
             f"map it: dataset.columns={{{column}: NAME}}" if self.mapped else f"name one of them '{column}'"
         )
-        what = "dataset" if self.mapped else "file"
-        return DatasetError(
-            f"{what} '{self.label}' has no column '{column}'",
-            where=record.where,
-            why=f"{why}its columns: {', '.join(known)}",
-            fix=fix,
-        )
+        what = f"{'dataset' if self.mapped else 'file'} '{self.label}' has no column '{column}'"
+        return DatasetError(what, where=record.where, why=f"{why}its columns: {', '.join(known)}", fix=fix)
 
     def find(self, record: RawRow, *columns: str) -> str | None:
         """The first of these columns that has a value in the row."""
-        return next((c for c in columns if self._value(record, c) is not None), None)
+        return self._first(record, columns)[0]
 
     def get(self, record: RawRow, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
-        return next((value for c in columns if (value := self._value(record, c)) is not None), None)
+        return self._first(record, columns)[1]
 
-    def _value(self, record: RawRow, column: str) -> Any:
-        return _inside(record.row, self.columns.get(column, column))
+    def _first(self, record: RawRow, columns: Sequence[str]) -> tuple[str | None, Any]:
+        for column in columns:
+            if (value := _inside(record.row, self.columns.get(column, column))) is not None:
+                return column, value
+        return None, None
 
     def need(self, record: RawRow, *columns: str) -> Any:
         """Like :meth:`get`, but absence is an error that names the row."""
-        value = self.get(record, *columns)
-        if value is not None:
+        if (value := self._first(record, columns)[1]) is not None:
             return value
         theirs = [self.columns.get(c, c) for c in columns]
         empty = next((name for name in theirs if _has(record.row, name)), None)
@@ -103,8 +101,8 @@ class RowReader:
 
     def prompt(self, record: RawRow) -> tuple[Message, ...]:
         """A prompt given as text or as a list of turns, its system turn and its ``input`` included."""
-        column = self.find(record, *PROMPT_COLUMNS)
-        value = self.need(record, *PROMPT_COLUMNS)
+        column, value = self._first(record, PROMPT_COLUMNS)
+        value = self.need(record, *PROMPT_COLUMNS) if value is None else value
         if isinstance(value, str):
             extra = self.get(record, "input") if column == "instruction" else None
             text = f"{value}\n\n{extra}" if extra else value
@@ -121,9 +119,8 @@ class RowReader:
         """Alpaca's earlier rounds: ``[[instruction, output], ...]``."""
         rounds = self.get(record, "history") or ()
         if not all(isinstance(r, (list, tuple)) and len(r) == 2 and all(isinstance(s, str) for s in r) for r in rounds):
-            raise DatasetError(
-                "history is not a list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
-            )
+            what, why = "history is not a list of [instruction, output]", f"got {str(rounds)[:80]}"
+            raise DatasetError(what, where=record.where, why=why)
         return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 
     def messages(self, turns: Any, record: RawRow) -> tuple[Message, ...]:
@@ -146,6 +143,8 @@ class RowReader:
 
     def tool_column(self, record: RawRow) -> str | None:
         """Which of our names for it holds the row's tools."""
+        if not self.columns and record.row.keys().isdisjoint(TOOL_COLUMNS):
+            return None
         row = dict(record.row.items())  # looked at, not read yet
         values = {c: _inside(row, self.columns.get(c, c)) for c in TOOL_COLUMNS}
         column, value = next(((c, v) for c, v in values.items() if v is not None), (None, None))
@@ -166,26 +165,20 @@ class RowReader:
         try:
             match = regex.search(pattern, value, flags=regex.DOTALL, timeout=PATTERN_TIMEOUT_S)
         except TimeoutError as error:
-            raise DatasetError(
-                f"answer_pattern {pattern!r} needs more than {PATTERN_TIMEOUT_S:g} s for one answer",
-                where=record.where,
-                why="it tries too many ways to match, as nested repetitions such as (a+)+ do",
-                fix="write dataset.answer_pattern without a repetition inside a repetition",
-            ) from error
+            what = f"answer_pattern {pattern!r} needs more than {PATTERN_TIMEOUT_S:g} s for one answer"
+            why = "it tries too many ways to match, as nested repetitions such as (a+)+ do"
+            fix = "write dataset.answer_pattern without a repetition inside a repetition"
+            raise DatasetError(what, where=record.where, why=why, fix=fix) from error
         if match is None:
-            raise DatasetError(
-                f"answer_pattern {pattern!r} does not match the answer",
-                where=record.where,
-                why=f"the answer ends with {value[-60:]!r}",
-                fix="correct the row or dataset.answer_pattern",
-            )
+            what, why = f"answer_pattern {pattern!r} does not match the answer", f"the answer ends with {value[-60:]!r}"
+            raise DatasetError(what, where=record.where, why=why, fix="correct the row or dataset.answer_pattern")
         return match[1].strip()
 
     def rest(self, record: RawRow, *used: str) -> tuple[dict[str, Any], list[str]]:
         """(further columns, besides ``used`` ones, as JSON values, names of columns that JSON cannot carry)."""
-        ours = {theirs: name for name, theirs in self.columns.items()}
         tools = self.tool_column(record)
-        skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used, *([tools] if tools else []))}
+        skip = self._known.union(self.columns.get(c, c) for c in (*used, *([tools] if tools else [])))
+        ours = {theirs: name for name, theirs in self.columns.items()}
         rest = {ours.get(name, name): value for name, value in record.row.items() if name not in skip}
         nested = {name: theirs for name, theirs in self.columns.items() if theirs not in record.row}
         rest |= {name: _inside(record.row, theirs) for name, theirs in nested.items() if theirs not in skip}

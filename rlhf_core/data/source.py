@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
@@ -42,6 +43,7 @@ class Source:
         self.reader = RowReader(self.label, settings.columns)
         self._read: dict[tuple[str, str], list[RawRow]] = {}
         self._keys: dict[tuple[str, int], str] = {}
+        self._files = cache(self._file)
 
     def records(
         self, kind: str, split: str, counts: Counter[str], heldout_keys: Set[str] | None = None
@@ -135,19 +137,19 @@ class Source:
         row_id = self.reader.get(record, "id")
         if row_id is not None:
             return f"{self.label}/{row_id}"
-        part = split if self.shared.heldout_by == "place" else self._file(record) or split
+        part = split if self.shared.heldout_by == "place" else self._files(record.split) or split
         return f"{self.label}/{part}/{record.number:06d}"
 
-    def _file(self, record: RawRow) -> str:
-        """Name of the file or published split that a row stands in; "" where the label, or the other split, has it."""
+    def _file(self, split: str) -> str:
+        """Name of the file or published split of rows; "" where the label, or the other split, has it."""
         options: Mapping[str, Any] = unfiltered(self.settings.source).model_dump()
 
         def stem(prefix: str) -> str:
             path, published = (options.get(f"{prefix}{key}") for key in ("path", "split"))
             return str(published or PurePath(str(path or "")).name.split(".")[0])
 
-        name = stem("heldout_" if record.split == "heldout" else "")
-        taken = self.label if record.split == "train" else stem("")
+        name = stem("heldout_" if split == "heldout" else "")
+        taken = self.label if split == "train" else stem("")
         return "" if name == taken else name
 
     def own_id(self, name: str) -> str:
@@ -175,11 +177,8 @@ def read_variables(first: Message, value: Any, record: RawRow) -> Message:
 def check_template(label: str, template: str | None) -> None:
     """Refuse a template that would give every row the same prompt."""
     if template is not None and "{prompt}" not in template:
-        raise DatasetError(
-            f"prompt_template of '{label}' has no {{prompt}}",
-            why=f"it is {template[:80]!r}",
-            fix='put {prompt} where the text goes, for example "Q: {prompt}\\nA:"',
-        )
+        what, fix = f"prompt_template of '{label}' has no {{prompt}}", "put {prompt} where the text goes, for example"
+        raise DatasetError(what, why=f"it is {template[:80]!r}", fix=fix + ' "Q: {prompt}\\nA:"')
 
 
 def check_pattern(label: str, pattern: str | None) -> None:
@@ -189,14 +188,8 @@ def check_pattern(label: str, pattern: str | None) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise DatasetError(
-            f"answer_pattern of '{label}' is not a regular expression",
-            why=f"{pattern!r}: {error}",
-            fix="for GSM8K: '#### (.+)'",
-        ) from error
+        what = f"answer_pattern of '{label}' is not a regular expression"
+        raise DatasetError(what, why=f"{pattern!r}: {error}", fix="for GSM8K: '#### (.+)'") from error
     if not groups:
-        raise DatasetError(
-            f"answer_pattern of '{label}' has no group",
-            why=f"it is {pattern!r}",
-            fix="put the answer in brackets, for example '#### (.+)'",
-        )
+        what, fix = f"answer_pattern of '{label}' has no group", "put the answer in brackets, for example '#### (.+)'"
+        raise DatasetError(what, why=f"it is {pattern!r}", fix=fix)

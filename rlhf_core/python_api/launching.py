@@ -122,8 +122,9 @@ def launch_in_process(
     from rlhf_core.runs.launch.run import preflight, with_rows
 
     quiet_libraries()
-    preflight(registry, config, plan.world_size)
-    plan = plan if resuming else with_rows(plan, registry, config)
+    ctx = preflight(registry, config, plan.world_size)
+    plan = plan if resuming else with_rows(plan, ctx)
+    del ctx  # and the rows that it holds
     folder = Path(run_dir).expanduser() if run_dir is not None else None
     return launch_shown(plan, config, registry, hooks, folder, resume=resuming, quiet=not progress)[0]
 

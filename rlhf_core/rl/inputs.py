@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_core.config.run import precision_of
@@ -21,6 +21,7 @@ from rlhf_core.rl.sources import PromptLoader
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.training.forward import ForwardOptions, allowed
 from rlhf_core.training.loop import record_trained
+from rlhf_core.types.errors import PluginError
 from rlhf_core.types.rollouts import Prompt
 
 log = logging.getLogger("rlhf.models")
@@ -50,9 +51,8 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
     record_trained(ctx, policy)
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
-    encode = formatter.encode_prompt
-    train = _fitting(train, encode, config, datasets, policy, "sampling")
-    held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
+    train = _fitting(train, formatter, config, datasets, policy, "sampling")
+    held = _fitting(held, formatter, config, datasets, policy, "eval_sampling")
     later = has_meta_weights(policy.model)
     policy.run_on(ctx.device, precision_of(ctx.config))
     reference = Reference.of(policy.model) if wants_reference else None
@@ -65,7 +65,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
         policy=policy,
         reference=reference,
         options=options,
-        prompts=PromptLoader(order, encode, config.group_size),
+        prompts=PromptLoader(order, formatter.encode_prompt, config.group_size),
         held=datasets.interleaved(held),
         has_gold=bool(held) and datasets.has_gold(held[0]),
     )
@@ -85,7 +85,7 @@ def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[list[Prompt],
 
 def _fitting(
     prompts: list[Prompt],
-    encode: Callable[[Prompt], tuple[int, ...]],
+    formatter: Formatter,
     config: RolloutTrainerConfig,
     datasets: Datasets,
     policy: LoadedModel,
@@ -94,13 +94,18 @@ def _fitting(
     """The prompts that leave room for what is sampled from them, by ``sampling`` or ``eval_sampling``."""
     sampling = getattr(config, setting) or config.sampling
     name = setting if sampling is not config.sampling else "sampling"
+    try:
+        lengths_of = scheduler("lengths", "dataset")()(formatter)
+    except PluginError:  # each is then encoded
+        lengths_of = None
     fitting, dropped = admit(
         prompts,
-        encode,
+        formatter.encode_prompt,
         datasets.settings,
         context=policy.context,
         max_tokens=sampling.max_tokens,
         setting=f"trainer.{name}.max_tokens",
+        lengths_of=lengths_of,
     )
     datasets.counts.update(dropped)
     return fitting

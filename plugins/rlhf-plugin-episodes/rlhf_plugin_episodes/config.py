@@ -117,7 +117,7 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
             return
         from rlhf_core.data import Datasets
 
-        datasets = ctx.datasets or Datasets(config.dataset, ctx)
+        datasets = Datasets.of(ctx)
         self.check_prompts([p for split in ("train", "heldout") for p in datasets.prompts(split)], datasets.where)
 
     def check_prompts(self, prompts: Iterable[Prompt], where: Callable[[str], str]) -> None:

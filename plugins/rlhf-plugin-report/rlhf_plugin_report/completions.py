@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_core.models import ModelConfig, load_tokenizer
 from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.media import MediaReader
-from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, PER_TOKEN, ROW, fits, is_number
+from rlhf_plugin_report.rows import PER_TOKEN
+from rlhf_plugin_report.trace_index import Entries, TraceIndex
 from rlhf_plugin_report.turns import turns_of
 
 log = logging.getLogger("rlhf.report")
@@ -39,8 +40,6 @@ SHOWN = (
 )
 TOKENS = ("ids", "pieces", "returns", "mask", *PER_TOKEN)
 """Of a completion's row: what is there once for each token."""
-PROMPTS = ("prompt", "set_aside")
-"""Events of a prompt with its completions; what is set aside was not trained on."""
 POINTS = 3000
 """Most points of a scatter chart."""
 
@@ -59,58 +58,34 @@ class TraceView:
     """(Length in tokens, quantity, step)."""
 
 
-def read_completions(run: StoredRun, trace: Sequence[Row], limit: int, media: MediaReader) -> TraceView:
+def read_completions(run: StoredRun, trace: TraceIndex, limit: int, media: MediaReader) -> TraceView:
     """Completions or, of a run that learns from data, examples."""
-    flat, unread = _flat(trace)
-    examples = not flat
-    if examples:
-        flat = list(_examples(trace))
-    quantity = "score" if not examples else "margin" if any("margin" in e for _, _, e in flat) else "loss"
-    measured = [(int(c["tokens"]), float(c[quantity]), int(row["step"])) for row, _, c in flat if _number(c, quantity)]
-    shown = _thinned(flat, limit)
-    pieces = _pieces(run) if any("completion_ids" in c for _, _, c in shown) else None
-    media.fill([_media(row, completion) for row, _, completion in shown])
+    examples = not len(trace.completions)
+    entries = trace.examples if examples else trace.completions
+    quantity = "score" if not examples else "margin" if entries.has_margin else "loss"
+    tokens, values, steps = entries.measured(quantity)
+    indices = _thinned(entries, limit)
+    pieces = _pieces(run) if any(entries.has_ids[n] for n in indices) else None
+    if trace.has_media:
+        media.fill([_media(row, completion) for row, _, completion in trace.shown(entries, indices)])
+    shown = trace.shown(entries, indices)
     rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in shown]
+    points = range(len(values)) if len(values) <= POINTS else [i * len(values) // POINTS for i in range(POINTS)]
     return TraceView(
         rows,
-        _left_out(len(flat), len(shown), limit, "examples" if examples else "completions"),
-        unread,
+        _left_out(len(entries), len(indices), limit, "examples" if examples else "completions"),
+        trace.unread,
         quantity,
-        _distribution(measured),
-        measured if len(measured) <= POINTS else [measured[i * len(measured) // POINTS] for i in range(POINTS)],
+        _distribution(values, steps),
+        [(int(tokens[i]), float(values[i]), int(steps[i])) for i in points],
     )
 
 
-def _flat(trace: Sequence[Row]) -> tuple[list[tuple[Row, int, Row]], int]:
-    """(Prompt's row, place in its group, completion); and the number of rows that lack something."""
-    flat: list[tuple[Row, int, Row]] = []
-    unread = 0
-    for row in trace:
-        if row.get("event") not in PROMPTS:
-            continue
-        completions = row.get("completions")
-        complete = fits(row, ROW) and isinstance(completions, list)
-        if not complete or not all(isinstance(c, Mapping) and fits(c, COMPLETION) for c in completions or ()):
-            unread += 1
-            continue
-        flat += [(row, n, c) for n, c in enumerate(completions or ())]
-    return flat, unread
-
-
-def _examples(trace: Sequence[Row]) -> Iterator[tuple[Row, int, Row]]:
-    for row in trace:
-        if row.get("event") == "update" and "step" in row:
-            rows = row.get("rows")
-            for n, one in enumerate(rows if isinstance(rows, list) else ()):
-                if isinstance(one, Mapping) and fits(one, EXAMPLE) and fits(row, ("step",)):
-                    yield row, n, one
-
-
-def _thinned(flat: list[tuple[Row, int, Row]], limit: int) -> list[tuple[Row, int, Row]]:
-    """Evenly, to the limit and to :data:`BYTES`."""
-    size = sum(_size(completion) for _, _, completion in flat)
-    count = min(len(flat), limit, len(flat) if size <= BYTES else len(flat) * BYTES // size)
-    return flat if count == len(flat) else [flat[i * len(flat) // count] for i in range(count)]
+def _thinned(entries: Entries, limit: int) -> Sequence[int]:
+    """Indices, evenly, to the limit and to :data:`BYTES`."""
+    size, total = sum(entries.bytes), len(entries)
+    count = min(total, limit, total if size <= BYTES else total * BYTES // size)
+    return range(total) if count == total else [i * total // count for i in range(count)]
 
 
 def _left_out(count: int, shown: int, limit: int, what: str) -> str:
@@ -118,12 +93,6 @@ def _left_out(count: int, shown: int, limit: int, what: str) -> str:
         return ""
     why = f"a page shows {limit} of a run (--rollouts)" if shown == limit else f"they are over {BYTES / 1e6:g} MB"
     return f"{shown} of {count} {what} are on this page, evenly over the trace: {why}. All are in trace.jsonl"
-
-
-def _size(completion: Row) -> int:
-    lists = sum(len(completion[key]) for key in PER_TOKEN if isinstance(completion.get(key), list))
-    words = sum(len(str(completion.get(key, ""))) for key in ("text", "info", "turns"))
-    return 150 + words + 8 * lists
 
 
 def _completion(
@@ -165,16 +134,14 @@ def cut(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:TEXT]} … ({len(text) - TEXT} more characters in the run's files)"
 
 
-def _number(row: Row, key: str) -> bool:
-    return is_number(row.get(key)) and math.isfinite(row[key])
-
-
-def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[str, float]]:
-    by_step: dict[int, list[float]] = {}
-    for _, value, step in measured:
-        by_step.setdefault(step, []).append(value)
+def _distribution(values: NDArray[np.float64], steps: NDArray[np.int64]) -> list[Mapping[str, float]]:
+    if not len(values):
+        return []
+    order = np.argsort(steps, kind="stable")
+    begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
     wanted = (10, 25, 50, 75, 90)
-    rows = [(step, np.percentile(values, wanted)) for step, values in sorted(by_step.items())]
+    of_steps = np.split(values[order], begins[1:])
+    rows = [(int(steps[order[n]]), np.percentile(of_step, wanted)) for n, of_step in zip(begins, of_steps)]
     return [{"step": step, **{f"q{q}": float(v) for q, v in zip(wanted, quantiles)}} for step, quantiles in rows]
 
 

@@ -16,6 +16,7 @@ from rlhf_plugin_report.monitor_status import MonitorStatus, monitor_statuses, t
 from rlhf_plugin_report.plays import plays_of
 from rlhf_plugin_report.rows import is_count
 from rlhf_plugin_report.stored import lines_of, mapping
+from rlhf_plugin_report.trace_index import TraceIndex
 from rlhf_plugin_report.words import known
 
 LIMIT = 10_000
@@ -86,17 +87,17 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
     for row in run.metrics:
         rows.setdefault(int(row["step"]), {}).update(row)
     steps = [rows[step] for step in sorted(rows)]
-    trace, broken = lines_of(run.path / "trace.jsonl")
+    trace = TraceIndex(run.path / "trace.jsonl")
     samples, broken_samples = lines_of(run.path / "samples.jsonl")
     lines, broken_plays = lines_of(run.path / "plays.jsonl")
     plays, other_plays = plays_of(lines)
     media = MediaReader(run.path, most_media)
-    pairs = pairs_of(run.path, trace, samples)
+    pairs = pairs_of(run.path, trace.with_media, samples)
     media.fill([[side.media for side in pair.sides] for pair in pairs])
     view = read_completions(run, trace, limit, media)
     damage = [
         *getattr(run, "problems", ()),
-        *_damaged("trace.jsonl", broken + view.unread),
+        *_damaged("trace.jsonl", trace.broken + view.unread),
         *_damaged("samples.jsonl", broken_samples),
         *_damaged("plays.jsonl", broken_plays),
     ]
@@ -107,7 +108,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         [
             *_ending(run),
             *damage,
-            *_warnings(summary, trace),
+            *_warnings(summary, trace.warnings),
             *([] if rows else ["no step and no evaluation was logged"]),
         ],
         steps,
@@ -115,7 +116,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         [*filter(None, (view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
-        monitor_statuses(run.plan.config, run.steps, trace, run.metrics),
+        monitor_statuses(run.plan.config, run.steps, trace.warnings, run.metrics),
         thresholds(run.plan.config),
         view.quantity,
         view.distribution,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from rlhf_plugin_report.turns import is_turn
@@ -27,7 +28,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -42,7 +43,13 @@ def _is_version_span(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(map(is_count, value))
 
 
-_numbers = _is_list(lambda value: value is None or is_number(value))
+def _numbers(value: Any) -> bool:
+    """Whether it is a list of numbers and None; of floats alone their types say so."""
+    if not isinstance(value, list):
+        return False
+    return {*map(type, value)} <= {float, type(None)} or all(one is None or is_number(one) for one in value)
+
+
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("step", "tokens"), is_count),
     **dict.fromkeys(("text", "prompt"), _is_text),
@@ -62,6 +69,20 @@ ROW, COMPLETION, EXAMPLE = ("step", "prompt_id", "prompt"), ("text", "tokens"), 
 
 def fits(row: Mapping[str, Any], needed: Collection[str]) -> bool:
     """Whether a row has what is needed, and every field of a known name is of its kind; None is one that is missing."""
-    if any(row.get(key) is None for key in needed):
-        return False
-    return all(row[key] is None or is_kind(row[key]) for key, is_kind in KINDS.items() if key in row)
+    for key in needed:
+        if row.get(key) is None:
+            return False
+    for key, surely, is_kind in _checks(tuple(row)):
+        value = row[key]
+        if type(value) is not surely and value is not None and not is_kind(value):
+            return False
+    return True
+
+
+SURELY: Mapping[str, type] = {"text": str, "prompt": str, "score": float, "advantage": float, "parts": dict}
+"""Where a value of exactly this type needs no further look."""
+
+
+@lru_cache(1024)
+def _checks(keys: tuple[str, ...]) -> Sequence[tuple[str, type | None, Callable[[Any], bool]]]:
+    return [(key, SURELY.get(key), KINDS[key]) for key in keys if key in KINDS]

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pydantic_core import from_json
+
 from rlhf_core.config import UserError, read_yaml
 from rlhf_core.runs import StoredRun
 from rlhf_plugin_report.rows import is_count
@@ -51,7 +53,7 @@ def lines_of(path: Path) -> tuple[list[Mapping[str, Any]], int]:
     rows: list[Mapping[str, Any]] = []
     broken = 0
     for line in path.read_bytes().split(b"\n")[:-1]:
-        row = _parsed(line)
+        row = parsed(line)
         if isinstance(row, Mapping):
             rows.append(cast("Mapping[str, Any]", row))
         else:
@@ -66,7 +68,7 @@ def _what_is_left(folder: Path) -> DamagedRun:
         file = folder / name
         if not file.is_file():
             return None
-        value = _parsed(file.read_bytes())
+        value = parsed(file.read_bytes())
         if isinstance(value, Mapping):
             return cast("Mapping[str, Any]", value)
         problems.append(f"{name} is damaged and left out")
@@ -108,8 +110,12 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _parsed(text: bytes) -> Any:
+def parsed(text: bytes) -> Any:
+    """The value of a JSON text; None of one that is broken, or no UTF-8."""
     try:
-        return json.loads(text)
-    except ValueError:  # broken JSON, or no UTF-8
-        return None
+        return from_json(text)  # twice as fast, but it takes no half of a character
+    except ValueError:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None

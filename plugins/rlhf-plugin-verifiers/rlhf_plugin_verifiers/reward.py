@@ -71,7 +71,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     """Refuse prompts that the verifier cannot judge; a dry run reads no rows that may have to be downloaded."""
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
-    datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
+    datasets = Datasets.of(ctx)
     source_rewards = datasets.own_rewards()
     checked_prompts = [
         p

@@ -48,7 +48,7 @@ class LaunchedRank(Protocol):
     def take_plan(
         self,
         registry: Registry,
-        preflight: Callable[[RunConfig, int], None],
+        preflight: Callable[[RunConfig, int], object],
         run_dir: Path | None,
         wanted: Callable[[], RunConfig] | None,
         *,

@@ -31,18 +31,17 @@ def remote_sources(config: RunConfig) -> list[Any]:
     return [s for s in every if (path := getattr(s, "path", None)) is not None and not Path(path).expanduser().exists()]
 
 
-def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: bool = False) -> Plan:
+def with_rows(plan: Plan, ctx: BuildContext) -> Plan:
     """The plan with the number of rows that each source has to train on and held out.
 
     A dry run downloads nothing: there, and where a trainer reads its rows in a way of its own, it says nothing.
     """
     from rlhf_core.data.datasets import Datasets
 
-    if dry_run and remote_sources(config):
+    if ctx.dry_run and remote_sources(ctx.config):
         return plan
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
     try:
-        return replace(plan, rows=Datasets(config.dataset, ctx).sizes(row_kind(config)))
+        return replace(plan, rows=Datasets.of(ctx).sizes(row_kind(ctx.config)))
     except ComponentError:
         raise
     except RlhfError:  # the trainer names what is wrong when it reads them

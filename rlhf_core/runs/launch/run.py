@@ -44,8 +44,10 @@ def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) 
     return plan
 
 
-def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run: bool = False) -> None:
-    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``."""
+def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run: bool = False) -> BuildContext:
+    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``.
+    What is returned holds the rows that were read for it.
+    """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
     for kind, component in config.components():
         try:
@@ -56,6 +58,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
             explained = component_error(label_for(kind, component, registry), "preflight()", error)
             raise PluginError(explained.what, where=explained.where, fix=explained.fix) from error
     resolve_model(config.model.path)
+    return ctx
 
 
 def launch(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from rlhf_core.config import BuildContext, RlhfError
@@ -17,20 +19,28 @@ from rlhf_plugin_preflight.datacheck.lengths import Measure
 READERS = ("rows", "pairs", "demonstrations")
 
 
+@cache
+def with_name(names: frozenset[str], name: str) -> frozenset[str]:
+    """A set of names with one more; one object, however many rows have it."""
+    return names | {name}
+
+
 class RecordedRow(dict[str, Any]):
     """A row that notes the names of the columns whose values are asked for."""
 
+    __slots__ = ("used",)
+
     def __init__(self, row: Mapping[str, Any]) -> None:
         super().__init__(row)
-        self.used: set[str] = set()
+        self.used: frozenset[str] = frozenset()
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key] if dict.__contains__(self, key) else default
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
-        if value is not None:
-            self.used.add(key)
+        if value is not None and key not in self.used:
+            self.used = with_name(self.used, key)
         return value
 
 
@@ -101,6 +111,16 @@ class Benchmark:
 
 def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
     """Read the run's data as training would; look for benchmarks by n-grams of ``ngram`` words; report."""
+    collects = gc.isenabled()
+    gc.disable()  # nothing here is in a cycle, and a search through millions of rows takes seconds
+    try:
+        return _check(ctx, benchmarks, ngram)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
     measure = Measure(ctx.config)
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import defaultdict
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -39,7 +38,7 @@ NEAR = 0.8
 """Jaccard similarity of two texts' shingles from which they count as near duplicates (Lee et al. 2022)."""
 LOOKED_AT = 8
 """Texts of a bucket that another is compared with."""
-TOGETHER = 1000
+TOGETHER = 10_000
 """Texts that are hashed at once."""
 EXAMPLES = 5
 
@@ -54,15 +53,17 @@ def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
     """Exact and near duplicates among training rows (``rows``: beyond the first), and held-out rows in training."""
     train = [item for item in items if item.split == "train"]
     heldout = [item for item in items if item.split == "heldout"]
-    exact = groups(item.text for item in train)
-    prompts = groups(content_key(item.prompt) for item in train)
-    distinct = [group[0] for group in groups((item.text for item in train), every=True)]
-    near = near_duplicates([train[i].text for i in distinct])
-    seen = {content_key(item.prompt): item for item in train}
-    both = [(item, seen[key]) for item in heldout if (key := content_key(item.prompt)) in seen]
+    exact, distinct = groups(item.text for item in train)
+    keys = np.fromiter((int(content_key(item.prompt), 16) for item in train), dtype=np.uint64)
+    prompts, _ = groups(keys)
+    shingles = Shingles(item.text for item in train)
+    near = near_duplicates(shingles.some(distinct))
+    both = list(_seen(heldout, train, keys))
     same = {id(item) for item, _ in both}
     rest = [item for item in heldout if id(item) not in same]
-    close = between([item.question for item in train], [item.question for item in rest])
+    if rest and any(item.completions for item in train):
+        shingles = Shingles(item.question for item in train)
+    close = between(shingles, [item.question for item in rest])
     return {
         "exact": {"rows": sum(len(g) - 1 for g in exact), "examples": _examples(exact, train)},
         "same_prompt": {"rows": sum(len(g) - 1 for g in prompts), "examples": _examples(prompts, train)},
@@ -82,17 +83,54 @@ def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
     }
 
 
-def groups(keys: Iterable[str], *, every: bool = False) -> list[list[int]]:
-    """Indices of equal keys, in order; only those of several unless ``every``."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    for index, key in enumerate(keys):
-        rows[key].append(index)
-    return [group for group in rows.values() if every or len(group) > 1]
+def _seen(heldout: Sequence[Item], train: Sequence[Item], keys: NDArray[np.uint64]) -> Iterator[tuple[Item, Item]]:
+    """Held-out items whose prompt is asked in training, and the last that asks it; ``keys`` of the training items."""
+    order = np.argsort(keys, kind="stable")
+    for item in heldout:
+        key = np.uint64(int(content_key(item.prompt), 16))
+        place = int(np.searchsorted(keys, key, side="right", sorter=order)) - 1
+        if place >= 0 and keys[order[place]] == key:
+            yield item, train[order[place]]
 
 
-def near_duplicates(texts: Sequence[str]) -> list[Pair]:
+def groups(keys: Iterable[Any]) -> tuple[list[list[int]], list[int]]:
+    """(Indices of equal keys, in order, where there are several; the first index of each key), by 64-bit hashes: two
+    of a million texts are taken for equal once in 30 million data sets.
+    """
+    hashes = np.fromiter(map(hash, keys), dtype=np.int64)
+    order = np.argsort(hashes, kind="stable")
+    begins = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[:1]] - 1))
+    ends = np.append(begins[1:], len(order))[: len(begins)]
+    several = [order[a:b].tolist() for a, b in zip(begins.tolist(), ends.tolist()) if b - a > 1]
+    return sorted(several), sorted(order[begins].tolist())
+
+
+class Shingles(Sequence[frozenset[int]]):
+    """The shingles of each text, as numbers in one array."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.values, self.starts = array("I"), array("Q", [0])
+        self.extend(map(shingles_of, texts))
+
+    def extend(self, shingles: Iterable[frozenset[int]]) -> Shingles:
+        for one in shingles:
+            self.values.extend(one)
+            self.starts.append(len(self.values))
+        return self
+
+    def some(self, indices: Sequence[int]) -> Shingles:
+        """Those of some texts; of all texts these themselves."""
+        return self if len(indices) == len(self) else Shingles().extend(self[index] for index in indices)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return frozenset(self.values[self.starts[index] : self.starts[index + 1]])
+
+
+def near_duplicates(shingles: Shingles) -> list[Pair]:
     """Pairs of texts with shingles of Jaccard similarity :data:`NEAR` or more, proposed by MinHash (Broder 1997)."""
-    shingles = [shingles_of(text) for text in texts]
     pairs: dict[int, Pair] = {}
     for first, second in candidates(shingles):
         similarity = jaccard(shingles[first], shingles[second])
@@ -101,22 +139,25 @@ def near_duplicates(texts: Sequence[str]) -> list[Pair]:
     return [pairs[second] for second in sorted(pairs)]
 
 
-def between(ours: Sequence[str], theirs: Sequence[str]) -> list[Pair]:
-    """As :func:`near_duplicates`, of one text of each side; ``second`` counts ``theirs``."""
+def between(shingles: Shingles, theirs: Sequence[str]) -> list[Pair]:
+    """As :func:`near_duplicates`, of one text of each side; ``second`` counts ``theirs``, which are added to ours."""
     if not theirs:
         return []
-    shingles = [shingles_of(text) for text in (*ours, *theirs)]
-    pairs: dict[int, Pair] = {}
-    for first, second in candidates(shingles, boundary=len(ours)):
+    boundary, pairs = len(shingles), dict[int, Pair]()
+    shingles.extend(map(shingles_of, theirs))
+    for first, second in candidates(shingles, boundary):
         similarity = jaccard(shingles[first], shingles[second])
         if similarity >= NEAR:
-            pairs.setdefault(second, Pair(first, second - len(ours), round(similarity, 3)))
+            pairs.setdefault(second, Pair(first, second - boundary, round(similarity, 3)))
     return list(pairs.values())
 
 
 def shingles_of(text: str) -> frozenset[int]:
     """Hashes of the runs of :data:`SHINGLE` words."""
-    return frozenset(crc32(" ".join(gram).encode()) for gram in grams(words(text), SHINGLE))
+    tokens = [word.encode() for word in words(text)]
+    if len(tokens) < SHINGLE:
+        return frozenset([crc32(b" ".join(tokens))] if tokens else ())
+    return frozenset([crc32(b" ".join(tokens[n : n + SHINGLE])) for n in range(len(tokens) - SHINGLE + 1)])
 
 
 def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
@@ -128,11 +169,11 @@ def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) 
     """Pairs of indices that share a band of their MinHash signatures; with a ``boundary`` only pairs across it. A text
     is paired with the first :data:`LOOKED_AT` that have its band.
     """
-    filled = [index for index, texts in enumerate(shingles) if texts]
-    signed, indices = signatures([shingles[index] for index in filled]), np.array(filled, dtype=np.int64)
+    packed = shingles if isinstance(shingles, Shingles) else Shingles().extend(shingles)
+    indices = np.flatnonzero(np.diff(np.array(packed.starts, dtype=np.int64)))
     codes = [np.zeros(0, dtype=np.int64)]
-    for start in range(0, signed.shape[1], ROWS_OF_BAND):
-        band = np.ascontiguousarray(signed[:, start : start + ROWS_OF_BAND]).view(np.uint64)
+    for start in range(0, BANDS * ROWS_OF_BAND, ROWS_OF_BAND):
+        band = signatures(packed, start, ROWS_OF_BAND).view(np.uint64)
         order = np.lexsort(band.T)  # stable: the texts of a bucket stay in their order
         band, here = band[order], indices[order]
         begins = np.ones(len(here), dtype=bool)
@@ -142,22 +183,28 @@ def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) 
             later = np.flatnonzero(np.arange(len(here)) - first > position)
             earlier, index = here[first[later] + position], here[later]
             across = np.ones(len(later), dtype=bool) if boundary is None else (earlier < boundary) & (index >= boundary)
-            codes.append((earlier * len(shingles) + index)[across])
-    return [divmod(code, len(shingles)) for code in np.unique(np.concatenate(codes)).tolist()]
+            codes.append((earlier * len(packed) + index)[across])
+    return [divmod(code, len(packed)) for code in np.unique(np.concatenate(codes)).tolist()]
 
 
-def signatures(shingles: Sequence[frozenset[int]]) -> NDArray[np.uint32]:
-    """MinHash signatures, a row for each text, by multiply-shift hashing modulo 2**64."""
+def signatures(
+    shingles: Sequence[frozenset[int]], first: int = 0, count: int = BANDS * ROWS_OF_BAND
+) -> NDArray[np.uint32]:
+    """``count`` numbers of MinHash signatures from the ``first`` on, a row for each text that has shingles, by
+    multiply-shift hashing modulo 2**64.
+    """
     rng = np.random.default_rng(0)
     odd, shift = (rng.integers(1, 2**61 - 1, size=(BANDS * ROWS_OF_BAND, 1), dtype=np.uint64) for _ in range(2))
-    odd |= np.uint64(1)
-    signed = np.empty((len(shingles), BANDS * ROWS_OF_BAND), dtype=np.uint32)
-    for start in range(0, len(shingles), TOGETHER):
-        texts = shingles[start : start + TOGETHER]
-        values = np.fromiter(itertools.chain.from_iterable(texts), dtype=np.uint64)
-        starts = np.cumsum([0, *map(len, texts[:-1])])
-        hashed = (values * odd + shift) >> np.uint64(32)
-        signed[start : start + TOGETHER] = np.minimum.reduceat(hashed, starts, axis=1).T
+    odd, shift = (odd | np.uint64(1))[first : first + count], shift[first : first + count]
+    packed = shingles if isinstance(shingles, Shingles) else Shingles().extend(shingles)
+    values, begins = np.frombuffer(packed.values, dtype=np.uint32), np.array(packed.starts, dtype=np.int64)
+    begins = begins[:-1][np.diff(begins) > 0]
+    signed = np.empty((len(begins), count), dtype=np.uint32)
+    for start in range(0, len(begins), TOGETHER):
+        here = begins[start : start + TOGETHER]
+        end = begins[start + TOGETHER] if start + TOGETHER < len(begins) else len(values)
+        hashed = (values[here[0] : end].astype(np.uint64) * odd + shift) >> np.uint64(32)
+        signed[start : start + TOGETHER] = np.minimum.reduceat(hashed, here - here[0], axis=1).T
     return signed
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_core.config import RunConfig
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_tokenizer, resolve_model
 from rlhf_plugin_preflight.datacheck.items import Item
+from rlhf_plugin_preflight.together import RENDERED, render_prompts
 
 BATCH = 1000
 """Rows that are tokenized at once."""
@@ -65,31 +66,51 @@ class Measure:
         """Tokens of each item, in their order; what is plain text for the tokenizer is given to it at once."""
         counts: dict[int, int] = {}
         written: dict[int, list[str]] = {}
-        for index, item in enumerate(items):
+        rendered = [text for start in range(0, len(items), RENDERED) for text in self._rendered(items, start)]
+        for index, (item, text) in enumerate(zip(items, rendered)):
             try:
-                if (texts := plain_texts(item, self.formatter)) is None:
+                if (texts := plain_texts(item, self.formatter, text)) is None:
                     counts[index] = tokens_of(item, self.formatter)
                 else:
                     written[index] = texts
             except ModelError as error:
                 refused.append((item, error))
         batch = list(itertools.chain.from_iterable(written.values()))
-        ids = self.formatter.tokenizer(batch, add_special_tokens=False)["input_ids"] if batch else ()
-        sizes = map(len, ids)
+        sizes = iter(token_counts(self.formatter.tokenizer, batch))
         for index, texts in written.items():
             prompt, *replies = itertools.islice(sizes, len(texts))
             counts[index] = prompt + max((size + 1 for size in replies), default=0)
         return (counts[index] for index in sorted(counts))
 
+    def _rendered(self, items: Sequence[Item], start: int) -> Sequence[str]:
+        """The prompts of some items from ``start`` on; "" for those that have to be rendered one by one."""
+        some, formatter = items[start : start + RENDERED], self.formatter
+        together = formatter.chat and formatter.modality is None and not any(item.tools or item.turns for item in some)
+        return (render_prompts(formatter, [item.prompt for item in some]) if together else ()) or [""] * len(some)
 
-def plain_texts(item: Item, formatter: Formatter) -> list[str] | None:
-    """The prompt and the completions, each as the tokenizer is given it whole; None where :func:`tokens_of` has to
-    count, as for a completion with calls or for names of special tokens in a text.
+
+def token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    """Tokens of each text, tokenized at once: nothing else of them is asked for."""
+    if not texts:
+        return []
+    first = len(tokenizer(texts[0], add_special_tokens=False)["input_ids"])  # sets what its backend does
+    try:
+        encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts[1:], add_special_tokens=False)
+        return [first, *map(len, encodings)]
+    except BaseException as error:  # none of a tokenizer in Python; a panic is no Exception, and is named below
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+
+def plain_texts(item: Item, formatter: Formatter, rendered: str = "") -> list[str] | None:
+    """The prompt (``rendered`` already, if it is there) and the completions, each as the tokenizer is given it whole;
+    None where :func:`tokens_of` has to count, as for a completion with calls or names of special tokens in a text.
     """
     if formatter.modality is not None or not formatter.chat or any(item.turns):
         return None
     formatter.check_template()
-    prompt = formatter.render(item.prompt, item.tools, add_generation_prompt=True)
+    prompt = rendered or formatter.render(item.prompt, item.tools, add_generation_prompt=True)
     if formatter.text.placeholders_in(prompt) or any(map(formatter.text.names_in, item.completions)):
         return None
     return [prompt, *item.completions]
