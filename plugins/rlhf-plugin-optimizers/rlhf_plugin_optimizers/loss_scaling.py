@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from rlhf_core.plugins.strategy_protocols import NormPart, RunOptimizer
+    from rlhf_core.distributed import NormPart
 
 GROWTH_INTERVAL = 2000
 """Steps without an overflow after which the scale doubles."""
@@ -22,7 +22,7 @@ class ScaledOptimizer:
     scaling is not the cause, and the norm is handed on as it is. The rules and numbers are those of torch's GradScaler.
     """
 
-    def __init__(self, optimizer: RunOptimizer) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.inner = getattr(optimizer, "inner", None)
         self.loss_scale = 2.0**16

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 
 from rlhf_core.models import ModelError
-from rlhf_core.models.slices import is_converted
+
+
+def conversions(model: Any) -> Any:
+    """How transformers makes a model's weights of those of its files; empty where they are the same."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    return get_model_conversion_mapping(model, add_legacy=False)
 
 
 class CheckpointNames:
@@ -17,7 +23,8 @@ class CheckpointNames:
 
     def __init__(self, model: Any) -> None:
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.shapes = {name: p.shape for name, p in self.model.named_parameters()} if is_converted(self.model) else {}
+        converted = getattr(self.model, "_weight_conversions", None) or conversions(self.model)
+        self.shapes = {name: p.shape for name, p in self.model.named_parameters()} if converted else {}
         """Of the weights; empty where nothing is converted."""
         if not self.shapes:
             return
