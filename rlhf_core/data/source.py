@@ -81,14 +81,14 @@ class Source:
             with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
                 rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
-            place = getattr(self.component, "place", lambda _, n: n)
+            row_number = getattr(self.component, "row_number", lambda _, n: n)
             self._read[kind, split] = records = list[RawRow]()
             for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
                 where = self.where(split, n)
                 if not isinstance(answer, CheckedRows) and (flaw := flaw_of(row)):
                     refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
                 else:
-                    records.append(RawRow(row, place(split, n), where, split))
+                    records.append(RawRow(row, row_number(split, n), where, split))
         return self._read[kind, split]
 
     def where(self, split: str, number: int) -> str:

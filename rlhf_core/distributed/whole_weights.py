@@ -135,7 +135,7 @@ def gather_weights(strategy: Strategy, module: torch.nn.Module, use: Callable[[W
             use(weights)
         return
     while isinstance(said := _said_by_rank_0(strategy), str):
-        strategy.whole_tensor(state[said])
+        strategy.full_tensor(state[said])
     if said.error:
         raise OtherRankFailed(f"rank 0 failed while it used the whole weights: {said.error}")
 
@@ -162,7 +162,7 @@ class ShardedWeights(WeightsOnDemand):
         self._strategy, self._state, self._dtype = strategy, state, dtype
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        whole = self._strategy.whole_tensor(self._state[name], self._dtype)
+        whole = self._strategy.full_tensor(self._state[name], self._dtype)
         assert whole is not None, "every rank gets it"
         return whole
 
@@ -178,7 +178,7 @@ class ShardedWeights(WeightsOnDemand):
     def like(self, name: str) -> torch.Tensor:
         """A tensor of the weight's shape and type, without its values: nothing is gathered."""
         value = self._state[name]
-        return torch.empty(self._strategy.whole_shape(value), dtype=value.dtype, device="meta")
+        return torch.empty(self._strategy.full_shape(value), dtype=value.dtype, device="meta")
 
 
 class GatheredWeights(ShardedWeights):
@@ -196,7 +196,7 @@ class GatheredWeights(ShardedWeights):
         self._apart = True
         self._section.close()
         self._ranks.gather_objects(name)
-        whole = self._strategy.whole_tensor(value)
+        whole = self._strategy.full_tensor(value)
         self._apart = False
         self._work_alone()
         assert whole is not None, "rank 0 gets it"

@@ -60,7 +60,7 @@ def numbers(weight: Any) -> Any:
     return dequantize_4bit(weight.data, weight.quant_state)
 
 
-def whole(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+def dequantized(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
     """Weights by name, those of 4 bits as the numbers that they stand for."""
     packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
     if not packed:

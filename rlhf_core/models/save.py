@@ -19,7 +19,7 @@ from rlhf_core.models.adapters import (
     linear_layers,
     plain_name,
 )
-from rlhf_core.models.four_bits import whole
+from rlhf_core.models.four_bits import dequantized
 from rlhf_core.models.modality import modality_of
 from rlhf_core.models.slices import is_converted
 from rlhf_core.models.tensor_files import (
@@ -120,7 +120,7 @@ def save_model(
     state = model.state_dict() if weights is None else weights
     if is_peft(model) and merge:
         save_adapter(model, folder / ADAPTER, state)
-        merged = merged_weights(model, whole(model, state))
+        merged = merged_weights(model, dequantized(model, state))
         if not is_lazy(merged) and all(type(p) is Parameter for p in model.parameters()):
             check_merged(model, merged)
         model, state = model.get_base_model(), merged

@@ -138,14 +138,14 @@ class TensorGathering(Protocol):
     Without it :meth:`ModelSharding.full_state` gives all at once.
     """
 
-    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
+    def full_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
         """A value of a prepared module's ``state_dict(keep_vars=True)``, whole, in rank 0's main memory; None on
         other ranks. With a type ``everywhere`` every rank gets it, on its device, in that type. All ranks call it with
         their parts of the same weight.
         """
         ...
 
-    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+    def full_shape(self, tensor: torch.Tensor) -> torch.Size:
         """Shape of the same, whole; nothing is gathered."""
         ...
 

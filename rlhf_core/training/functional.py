@@ -1,4 +1,4 @@
-r"""The maths of policy losses, per token: importance weights, KL estimators and masked reductions.
+r"""The maths of policy losses, per token: ratios, KL estimators and masked reductions.
 
 Suffixes: ``_B`` sequences, ``_T`` completion tokens.
 
@@ -22,7 +22,7 @@ whose gradient is that of KL(policy || reference) whichever estimator gives its 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,38 +41,6 @@ def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Past the limit there is no gradient: 0 times infinity, wherever a clip or a mask takes the value away, is NaN.
     """
     return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
-
-
-def importance_weights(
-    old_logprobs_BT: torch.Tensor,
-    behaviour_logprobs_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-    *,
-    mode: Literal["truncate", "mask"] = "truncate",
-    level: Literal["token", "sequence"] = "token",
-    cap: float = 2.0,
-    low: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Weights for the loss of tokens drawn from :math:`\mu` when the update starts from :math:`\pi_{old}`.
-
-    .. math:: r_t = \pi_{old}(o_t) / \mu(o_t), \qquad
-        w_t = \min(r_t, cap) \;\text{(truncate)} \quad\text{or}\quad r_t\,[low \le r_t \le cap] \;\text{(mask)}
-
-    Truncation is TIS (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"),
-    masking MIS (Liu et al. 2025, "When speed kills stability"; with a lower bound IcePop). At level ``sequence`` r is
-    the product over the sequence's tokens: unbiased before truncation, and far more varied.
-
-    The mask is True where the policy chose the token; other places may hold anything finite. Returns
-    ``(weights, ratios)``, both without gradient, ``[B, T]``, or ``[B, 1]`` for sequences.
-    """
-    gap_BT = (old_logprobs_BT - behaviour_logprobs_BT).detach().float()
-    if level == "sequence":
-        gap_BT = torch.where(mask_BT, gap_BT, gap_BT.new_zeros(())).sum(-1, keepdim=True)
-    ratios, _ = bounded_ratio(gap_BT)
-    if mode == "truncate":
-        return ratios.clamp(min=low, max=cap), ratios
-    inside = (ratios <= cap) & (ratios >= (0.0 if low is None else low))
-    return torch.where(inside, ratios, ratios.new_zeros(())), ratios
 
 
 def effective_sample_size(mean_ratio: float, mean_square: float) -> float:

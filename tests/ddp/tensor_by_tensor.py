@@ -153,7 +153,7 @@ def look_up_that_fails(strategy: Fsdp, failing: int) -> dict[str, Any] | None:
         def fails(tensor: torch.Tensor) -> None:
             raise MemoryError("no memory for a whole weight")
 
-        strategy.whole_tensor = fails  # type: ignore[method-assign]
+        strategy.full_tensor = fails  # type: ignore[method-assign]
     try:
         gather_weights(strategy, made.model, dict)
     except MemoryError:

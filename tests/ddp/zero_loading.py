@@ -104,7 +104,7 @@ def measured(name: str, strategy: Zero3, folder: Path, *, weights: bool) -> dict
         with patch.object(stage3, "make_engine", making):
             module = prepared(name, strategy, module)
         found["loading"] = live.peak
-    state = {key: strategy.whole_tensor(value) for key, value in module.state_dict(keep_vars=True).items()}
+    state = {key: strategy.full_tensor(value) for key, value in module.state_dict(keep_vars=True).items()}
     found["unequal"] = sum(whole is not None and not torch.equal(whole, before[key]) for key, whole in state.items())
     assert state.keys() == before.keys()
     strategy.release(module)

@@ -12,10 +12,10 @@ import torch
 from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.rl.settings import ImportanceSettings
 from rlhf_core.rl.update import with_sample_size
-from rlhf_core.training.functional import effective_sample_size, importance_weights
+from rlhf_core.training.functional import effective_sample_size
 from rlhf_core.training.learner import Learner
 from rlhf_core.types.batches import LossOutput, TokenBatch
-from rlhf_plugin_schedule.importance import ImportanceCorrection
+from rlhf_plugin_schedule.importance import ImportanceCorrection, importance_weights
 
 from .conftest import ONLINE, Train
 

@@ -58,10 +58,10 @@ def claims(modules: Mapping[str, str]) -> list[Verdict]:
     for top in sorted({module.split(".")[0] for module in modules.values()}):
         rows = tomllib.loads(_text(folder_of(f"{top}.claims"), "claims.toml")).get("claim", [])
         verdicts += [Verdict(**row) for row in rows]
-    return sorted(verdicts, key=_place)
+    return sorted(verdicts, key=_sort_key)
 
 
-def _place(verdict: Verdict) -> tuple[str, int]:
+def _sort_key(verdict: Verdict) -> tuple[str, int]:
     document, _, number = verdict.line.partition(":")
     return document, int(number) if number.isdecimal() else 0
 

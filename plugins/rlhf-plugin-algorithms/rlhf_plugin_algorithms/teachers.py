@@ -36,9 +36,9 @@ class Teacher:
         taught = DistillSample(**values)
         return replace(sample, taught=taught)
 
-    def asked(self, groups: Groups, position: int) -> Groups:
+    def with_teacher_logprobs(self, groups: Groups, position: int) -> Groups:
         """The samples with what a server says; this rank's, before the update."""
         every = [one for group in groups for one in group if one.taught is not None and one.algorithm == position]
-        answers = iter(self.teacher.asked([one.taught for one in every]))
+        answers = iter(self.teacher.with_teacher_logprobs([one.taught for one in every]))
         known = {id(one): replace(one, taught=next(answers)) for one in every}
         return [[known.get(id(one), one) for one in group] for group in groups]

@@ -73,7 +73,7 @@ class AlgorithmTrainer(OnlineTrainer):
                 made.append(self.teachers[position].told(one, terms[TEACHER], prompt, rollout) if taught else one)
             signalled.append(made)
         for position, teacher in self.teachers.items():
-            signalled = teacher.asked(signalled, position)
+            signalled = teacher.with_teacher_logprobs(signalled, position)
         like = next((sample for group in signalled for sample in group), None)
         return [*signalled, *([of_example(example, scale, like)] for example in share.examples)]
 

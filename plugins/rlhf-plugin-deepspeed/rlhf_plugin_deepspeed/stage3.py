@@ -104,10 +104,10 @@ class Zero3(Zero):
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
         state = module.state_dict(keep_vars=True)
-        full = {value: self.whole_tensor(value) for value in dict.fromkeys(state.values())}
+        full = {value: self.full_tensor(value) for value in dict.fromkeys(state.values())}
         return {name: tensor for name, value in state.items() if (tensor := full[value]) is not None}
 
-    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
+    def full_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
         """One weight, whole on every rank for as long as it takes rank 0, or every rank, to copy it."""
         value: Any = tensor
         divided = hasattr(value, "ds_id") and not value.ds_persist
@@ -119,7 +119,7 @@ class Zero3(Zero):
                 return value.detach().to(everywhere, copy=True)
             return value.detach().to("cpu", copy=True) if self.rank == 0 else None
 
-    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+    def full_shape(self, tensor: torch.Tensor) -> torch.Size:
         """DeepSpeed keeps it beside the part."""
         return getattr(tensor, "ds_shape", tensor.shape)
 

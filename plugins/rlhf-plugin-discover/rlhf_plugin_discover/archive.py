@@ -126,17 +126,17 @@ class Journal:
         self._files["rounds"].append(row)
 
     @property
-    def asked(self) -> list[Proposal]:
+    def questions(self) -> list[Proposal]:
         """All that was asked of the judge, the last questions too."""
         return [*self.proposals, *self.reflections]
 
     @property
     def calls(self) -> int:
-        return sum(not p.cached for p in self.asked)
+        return sum(not p.cached for p in self.questions)
 
     @property
     def spent_usd(self) -> float:
-        return sum(p.cost_usd for p in self.asked)
+        return sum(p.cost_usd for p in self.questions)
 
     @property
     def seconds(self) -> float:

@@ -83,8 +83,8 @@ def write_results(
         "replies": dict(statuses),
         "calls": journal.calls,
         "cost_usd": round(journal.spent_usd, 6),
-        "input_tokens": sum(p.input_tokens for p in journal.asked),
-        "output_tokens": sum(p.output_tokens for p in journal.asked),
+        "input_tokens": sum(p.input_tokens for p in journal.questions),
+        "output_tokens": sum(p.output_tokens for p in journal.questions),
         "seconds": round(journal.seconds, 1),
         "isolation": isolation(task),
     }

@@ -89,7 +89,7 @@ class Discovery:
         budget, questions = self.config.budget, self.config.samples
         if budget.calls is not None:
             questions = min(questions, budget.calls - self.journal.calls)
-        dearest = max((p.cost_usd for p in self.journal.asked), default=0.0)
+        dearest = max((p.cost_usd for p in self.journal.questions), default=0.0)
         if budget.usd is not None and (dearest or self.journal.spent_usd >= budget.usd):
             questions = min(questions, int((budget.usd - self.journal.spent_usd) / max(dearest, 1e-12)))
         return questions

@@ -37,7 +37,9 @@ class DistillTask(SftTask):
     def complete(self, split: str, items: Sequence[Any]) -> Sequence[Any]:
         """The examples with what a server says of them; each rank asks for its share."""
         strategy = self.ctx.strategy
-        shares = strategy.gather_objects(self.teacher.asked(items[strategy.rank :: strategy.world_size]))
+        shares = strategy.gather_objects(
+            self.teacher.with_teacher_logprobs(items[strategy.rank :: strategy.world_size])
+        )
         return [shares[n % strategy.world_size][n // strategy.world_size] for n in range(len(items))]
 
 

@@ -89,7 +89,7 @@ class TeacherServer:
             raise BadAnswer(f"{url} gives log-probabilities that are none: {logprobs[:4]}, in total {total:g}")
         return [token for _, token in best], [*logprobs, math.log(max(1 - total, 1e-9))]
 
-    def asked(self, pieces: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[Likeliest]]:
+    def logprobs(self, pieces: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[Likeliest]]:
         """:meth:`likeliest` of several texts, in order."""
         with ThreadPoolExecutor(THREADS) as pool:
             return list(pool.map(lambda piece: self.likeliest(*piece), pieces))

@@ -31,7 +31,7 @@ class LocalTeacher:
         self.model = loaded.model.to(ctx.strategy.device).requires_grad_(False)
         self.context, self.top_k = loaded.context, settings.top_k
 
-    def asked(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
+    def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples as they are: the model is run beside the student."""
         return list(samples)
 
@@ -52,10 +52,10 @@ class ServedTeacher:
         self.server.check(load_tokenizer(ctx.config.model))
         ctx.session.components.attach("the teacher's server", self.server)
 
-    def asked(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
+    def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples with what the server says of each of their tokens."""
         pieces = [teacher_pieces(s) for s in samples]
-        answers = iter(self.server.asked([piece for row in pieces for piece in row]))
+        answers = iter(self.server.logprobs([piece for row in pieces for piece in row]))
         told: list[DistillSample] = []
         for sample, row in zip(samples, pieces, strict=True):
             tokens = [token for _ in row for token in next(answers)]

@@ -49,7 +49,7 @@ class DistillTrainer(RolloutTrainer):
                 with timer("forward_check"):
                     parts.forward_check(samples)
             with timer("teacher"):
-                samples = self.teacher.asked(samples)
+                samples = self.teacher.with_teacher_logprobs(samples)
             sizes = {"sequences": len(samples), "tokens": sum(s.tokens for s in samples)}
             self.session.hooks.fire("rlhf_batch_ready", StepMetrics(step, sizes))
             with timer("update"):

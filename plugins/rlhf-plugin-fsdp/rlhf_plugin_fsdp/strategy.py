@@ -114,16 +114,16 @@ class Fsdp(DelegatingCollectives):
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
-        full = {name: self.whole_tensor(value) for name, value in module.state_dict().items()}
+        full = {name: self.full_tensor(value) for name, value in module.state_dict().items()}
         return {name: tensor for name, tensor in full.items() if tensor is not None}
 
-    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
+    def full_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
         """One weight, whole on every rank for as long as it takes rank 0 to copy it, or as long as it is used there."""
         with self.ranks._waiting("gathering a weight"):
             full = _full_tensor(tensor.detach().to(everywhere or tensor.dtype), self.device)
         return full if everywhere is not None else full.cpu() if self.rank == 0 else None
 
-    def whole_shape(self, tensor: torch.Tensor) -> torch.Size:
+    def full_shape(self, tensor: torch.Tensor) -> torch.Size:
         return tensor.shape
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

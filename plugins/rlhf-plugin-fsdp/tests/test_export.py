@@ -37,9 +37,9 @@ class Counted(Fsdp):
         self.alive: list[weakref.ref[torch.Tensor]] = []
         self.peak = 0
 
-    def whole_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
+    def full_tensor(self, tensor: torch.Tensor, everywhere: torch.dtype | None = None) -> torch.Tensor | None:
         """A copy, whose life is watched."""
-        whole = super().whole_tensor(tensor, everywhere)
+        whole = super().full_tensor(tensor, everywhere)
         if whole is None:
             return None
         whole = whole.clone()
@@ -198,7 +198,7 @@ def test_after_a_look_up_that_broke_off_nothing_is_exchanged(strategy: Counted) 
     def fails(_: torch.Tensor) -> None:
         raise MemoryError
 
-    strategy.whole_tensor = fails  # type: ignore[method-assign]
+    strategy.full_tensor = fails  # type: ignore[method-assign]
     with pytest.raises(MemoryError):
         gather_weights(strategy, module, lambda weights: weights["bias"])
     assert said == ["bias"], "the other ranks may wait in the exchange that failed: another one would be taken for it"

@@ -249,8 +249,8 @@ def plain_step(
     recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
     if recurrent and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
         mask_BK = None  # recurrent layers read a mask of the new tokens, and none of these is hidden
-    elif mask_BK is not None and mask_BK.device.type != "cpu" and _takes_whole_masks(owner, cache):
-        mask_BK = whole_mask(mask_BK, ids_BL.shape[1])
+    elif mask_BK is not None and mask_BK.device.type != "cpu" and _accepts_4d_masks(owner, cache):
+        mask_BK = attention_mask_4d(mask_BK, ids_BL.shape[1])
     inputs = {
         "input_ids": ids_BL,
         "attention_mask": mask_BK,
@@ -263,14 +263,14 @@ def plain_step(
     return model(**inputs).logits[:, -1]
 
 
-def whole_mask(mask_BK: torch.Tensor, length: int) -> torch.Tensor:
+def attention_mask_4d(mask_BK: torch.Tensor, length: int) -> torch.Tensor:
     """Bool ``[B, 1, length, K]``, what each of the last ``length`` positions sees: as transformers makes it of
     ``mask_BK``, whose values it reads first, and so waits for the device at every token."""
     causal_LK = torch.ones((length, mask_BK.shape[1]), dtype=torch.bool, device=mask_BK.device)
     return causal_LK.tril(mask_BK.shape[1] - length) & mask_BK.bool()[:, None, None, :]
 
 
-def _takes_whole_masks(trunk: Any, cache: Any) -> bool:
+def _accepts_4d_masks(trunk: Any, cache: Any) -> bool:
     """Whether every layer attends to all positions, which rotary embeddings alone tell apart, by torch's attention."""
     config = trunk.config
     rotary = hasattr(trunk, "rotary_emb") and not getattr(config, "alibi", False)

@@ -14,7 +14,7 @@ import torch
 
 from rlhf_core.models import Formatter, ModelConfig, ModelError, check_finite, load_tokenizer, resolve_model
 from rlhf_core.models.adapters import plain_name
-from rlhf_core.models.four_bits import numbers, whole
+from rlhf_core.models.four_bits import dequantized, numbers
 from rlhf_core.models.layers.trunk_and_head import base_model, rounding_tolerance
 from rlhf_core.models.save import write_transformer
 from rlhf_core.models.tensor_files import ComputedWeights, is_lazy
@@ -38,7 +38,7 @@ def save_classifier(
     config.get_text_config().pad_token_id, config.architectures = tokenizer.pad_token_id, None
     text = config.get_text_config()
     text.vocab_size = max(int(text.vocab_size), (tokenizer.pad_token_id or 0) + 1)
-    weights = whole(net, net.state_dict() if weights is None else weights)
+    weights = dequantized(net, net.state_dict() if weights is None else weights)
     trunk = trunk_weights(net.trunk, weights)
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, dtype=next(base.parameters()).dtype)
@@ -51,7 +51,7 @@ def save_classifier(
 def save_trunk(net: RewardNet, folder: Path, weights: Mapping[str, Any]) -> None:
     """Write the trunk alone, adapters folded in; ``weights`` are the whole net's."""
     base = base_model(net.trunk)
-    write_transformer(base, trunk_weights(net.trunk, whole(net, weights)), folder)
+    write_transformer(base, trunk_weights(net.trunk, dequantized(net, weights)), folder)
 
 
 def head_of(model: Any) -> Any:

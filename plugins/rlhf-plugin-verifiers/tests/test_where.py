@@ -109,10 +109,10 @@ def test_a_column_of_text_is_not_compared_with_numbers(text: str) -> None:
 def test_places_and_questions_are_those_of_the_file() -> None:
     kept = FilteredRows(Source(), Where("source == 'MATH'"), say=False)
     assert [row["prompt"] for row in kept.rows("train")] == ["a", "c"]
-    assert (kept.where("train", 1), kept.place("train", 1), kept.left_out("train")) == ("line 3", 2, 2)
-    assert kept.question("train", kept.place("train", 1)) == "c"
+    assert (kept.where("train", 1), kept.row_number("train", 1), kept.left_out("train")) == ("line 3", 2, 2)
+    assert kept.question("train", kept.row_number("train", 1)) == "c"
     twice = FilteredRows(kept, Where("level == None"), say=False)
-    assert [twice.place("train", n) for n, _ in enumerate(twice.rows("train"))] == [2]
+    assert [twice.row_number("train", n) for n, _ in enumerate(twice.rows("train"))] == [2]
     assert [row["prompt"] for row in kept.pairs("train")] == ["c"]
     assert not kept.rows("heldout")
     assert not hasattr(kept, "demonstrations")

@@ -166,7 +166,7 @@ def check_look_ups(
 
     gather_weights(strategy, inner, look_up)
     every = strategy.rank > 0 or (right.keys() == weights.keys() and all(right.values()))
-    require(every, config, "whole_tensor() and whole_shape() give each weight, and its shape", f"{right}")
+    require(every, config, "full_tensor() and full_shape() give each weight, and its shape", f"{right}")
     views = ShardedWeights(strategy, inner.state_dict(keep_vars=True), torch.float64)
     same = {name: torch.equal(views[name].cpu(), weights[name].double()) for name in views}
-    require(all(same.values()), config, "whole_tensor() gives every rank the weight, in a type", f"{same}")
+    require(all(same.values()), config, "full_tensor() gives every rank the weight, in a type", f"{same}")

@@ -16,9 +16,9 @@ KINDS: Mapping[str, By] = {"surest": "absolute", "random": "random"}
 
 
 class FilteredPairs(Ablation[FilteredPairsConfig]):
-    def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
+    def prior_artifacts(self, seed: int, folder: Path) -> dict[str, Path]:
         """The first model, then the pairs by its margins."""
-        made = super().made_before(seed, folder)
+        made = super().prior_artifacts(seed, folder)
         pairs = pairs_of(self.config.worlds[self.config.world]["dataset"], seed)
         train = pairs["train"]
         margins = pair_margins("bradley_terry", made["first"], train)

@@ -28,7 +28,7 @@ class Ablation(Study[ConfigOf]):
         return tuple(dict.fromkeys((self.config.metric, *self.config.also, *compared)))
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
-        by_arm, failed, made = dict[str, Any](), dict[str, RlhfError](), self.made_before(seed, folder)
+        by_arm, failed, made = dict[str, Any](), dict[str, RlhfError](), self.prior_artifacts(seed, folder)
         for arm in self.config.arms:
             layers = (filled(layer, made) for layer in self.config.settings(arm, seed))
             try:
@@ -45,7 +45,7 @@ class Ablation(Study[ConfigOf]):
             raise RlhfError("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
         return by_arm
 
-    def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
+    def prior_artifacts(self, seed: int, folder: Path) -> dict[str, Path]:
         """What ``@NAME`` stands for in the arms' settings: models of the runs before; a study adds its files."""
         made = self.files(seed, folder)
         for name, layers in self.config.settings_before(seed).items():

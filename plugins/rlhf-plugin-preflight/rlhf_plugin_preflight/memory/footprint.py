@@ -16,7 +16,7 @@ from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
-from rlhf_plugin_preflight.memory.four_bits import whole_bytes
+from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes
 from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_preflight.memory.phase import lies_by_parts
 from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
@@ -217,7 +217,7 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
     inside = sum(tensor_bytes(block.parameters()) for block in blocks)
     weights = tensor_bytes([*parameters, *policy.model.buffers()])
-    merged = [whole_bytes(m.base_layer) for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
+    merged = [dequantized_bytes(m.base_layer) for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     converted = is_converted(policy.model.get_base_model() if is_peft(policy.model) else policy.model)
     return ModelSize(

@@ -47,7 +47,7 @@ class FourBitLinear(torch.nn.Linear):
         return result if self.bias is None else result + self.bias
 
 
-def whole_bytes(layer: Any) -> int:
+def dequantized_bytes(layer: Any) -> int:
     """Bytes of a layer's weight as the final model has it: one of 4 bits becomes float32."""
     if isinstance(layer, FourBitLinear):
         return 4 * layer.in_features * layer.out_features

@@ -73,7 +73,7 @@ def _instructions(row: Any) -> tuple[list[str], list[Row]]:
         if isinstance(arguments.get("options"), str):
             options = literal(arguments["options"])
             arguments["options"] = [o.strip() for o in options.split(",")] if isinstance(options, str) else options
-        return [f"rlvr:{row['func_name']}"], [_given(arguments)]
+        return [f"rlvr:{row['func_name']}"], [without_nulls(arguments)]
     ids = row.get("instruction_id", row.get("instruction_id_list")) if isinstance(row, Mapping) else None
     if not isinstance(ids, list | tuple) or not ids:
         raise ValueError(
@@ -84,10 +84,10 @@ def _instructions(row: Any) -> tuple[list[str], list[Row]]:
         raise ValueError(f"'ground_truth' has {len(ids)} instructions, and its 'kwargs' is not a list of as many")
     if broken := next((a for a in arguments if not isinstance(a, Mapping | None)), None):
         raise ValueError(f"'ground_truth' has {str(broken)[:80]!r} in 'kwargs', not an object of arguments")
-    return [str(i) for i in ids], [_given(a or {}) for a in arguments]
+    return [str(i) for i in ids], [without_nulls(a or {}) for a in arguments]
 
 
-def _given(arguments: Row) -> Row:
+def without_nulls(arguments: Row) -> Row:
     """Without those that are None."""
     given = {k: v for k, v in arguments.items() if v is not None}
     return {k: v[0] if k in LISTED and isinstance(v, list) and len(v) == 1 else v for k, v in given.items()}

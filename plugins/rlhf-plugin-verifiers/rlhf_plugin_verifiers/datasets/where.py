@@ -159,17 +159,17 @@ class FilteredRows:
         self._sizes: dict[str, int] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
-        return self._kept("rows", split)
+        return self._filtered("rows", split)
 
     def where(self, split: str, number: int) -> str:
         """Place of a kept row in its file."""
         named = getattr(self._of, "where", None)
-        place = self._places[split][number]
-        return str(named(split, place)) if callable(named) else f"{split} row {place + 1}"
+        row_number = self._places[split][number]
+        return str(named(split, row_number)) if callable(named) else f"{split} row {row_number + 1}"
 
-    def place(self, split: str, number: int) -> int:
+    def row_number(self, split: str, number: int) -> int:
         """Number of a kept row among all rows, so that its id is the same under any expression."""
-        inner: Callable[[str, int], int] = getattr(self._of, "place", lambda _, n: n)
+        inner: Callable[[str, int], int] = getattr(self._of, "row_number", lambda _, n: n)
         return inner(split, self._places[split][number])
 
     def left_out(self, split: str) -> int:
@@ -179,10 +179,10 @@ class FilteredRows:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._of, name)
         if name in ("pairs", "demonstrations"):
-            return lambda split: self._kept(name, split)
+            return lambda split: self._filtered(name, split)
         return found
 
-    def _kept(self, kind: str, split: str) -> Sequence[Row]:
+    def _filtered(self, kind: str, split: str) -> Sequence[Row]:
         rows = list(getattr(self._of, kind)(split))
         places = [n for n, row in enumerate(rows) if self._where(row)]
         self._places[split], self._sizes[split] = places, len(rows)

@@ -32,8 +32,8 @@ class Policies(Ablation[ConfigOf]):
     data: ClassVar[Mapping[str, tuple[str, int]]] = {"pocket": ("pocket/assistant", 48), "real": (PAIRS["path"], 256)}
     """World -> where 200 held-out prompts come from, and most tokens of an answer."""
 
-    def made_before(self, seed: int, folder: Path) -> dict[str, Path]:
-        made = super().made_before(seed, folder)
+    def prior_artifacts(self, seed: int, folder: Path) -> dict[str, Path]:
+        made = super().prior_artifacts(seed, folder)
         self.judge = made["judge"]
         return made
 
