@@ -15,6 +15,7 @@ from rlhf_core.config.hints import KeyHints
 from rlhf_core.config.recipe import algorithm_recipe, as_mapping, chosen_names, fill, label, nested, plain
 from rlhf_core.config.recipe import merge_settings as merge_settings
 from rlhf_core.config.run import RunConfig
+from rlhf_core.plugins.entry_points import brought_by
 from rlhf_core.plugins.registry import SHORT_FIELDS, Registry
 from rlhf_core.plugins.validation import explain_invalid
 from rlhf_core.types.errors import ConfigError, did_you_mean
@@ -115,7 +116,7 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
         raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {known}")
     algorithm = plain(section["name"])
     kinds = {e.kind for e in registry.entries() if algorithm in (e.name, e.qualified)}
-    if "algorithm" in kinds and "trainer" not in kinds:
+    if "algorithm" in kinds and "trainer" not in kinds and not brought_by("trainer", algorithm):
         section = merge_settings(section, {"algorithm": {"name": section["name"]}})
         algorithm, user = "algorithm", {**user, "trainer": section | {"name": label("algorithm", "--algo")}}
     trainer = registry.load("trainer", algorithm)

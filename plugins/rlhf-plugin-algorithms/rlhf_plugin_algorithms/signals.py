@@ -51,7 +51,7 @@ class Signal:
     """``[T]``, True where a token counts, also in the component's mean. None: the tokens that the policy chose; of a
     ``cross_entropy`` those whose weight is not 0."""
     targets: Sequence[Floats | None] | None = None
-    """Of ``value``: the returns ``[T]``."""
+    """Of ``value``: the returns ``[T]``; None of the other components."""
 
 
 @dataclass(frozen=True, slots=True)

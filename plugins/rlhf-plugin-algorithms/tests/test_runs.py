@@ -199,12 +199,25 @@ def test_what_cannot_work_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+SEVERAL = "trainer.algorithms=[{name: sft_mix, sources: [a], rows: 3}, {name: distill, teacher: TEACHER}]"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sft_mix", "ppo"])
-def test_two_ranks_learn_what_one_process_does(name: str, command: Command, tmp_path: Path) -> None:
-    values = (f"trainer.algorithm.name={name}", "trainer.micro_batch_size=4", "trainer.kl.where=reward")
-    for ranks in (1, 2):
-        trained(command, tmp_path / str(ranks), "algorithm", *values, nproc=ranks)
+@pytest.mark.parametrize(
+    ("values", "strategy"),
+    [
+        (("trainer.algorithm.name=sft_mix",), "ddp"),
+        (("trainer.algorithm.name=ppo", "trainer.kl.where=reward"), "ddp"),
+        ((TWO[0], SEVERAL), "fsdp"),
+    ],
+)
+def test_two_ranks_learn_what_one_process_does(
+    values: tuple[str, ...], strategy: str, command: Command, tmp_path: Path, teacher: Path
+) -> None:
+    """Demonstrations, a critic, and sources with different terms and a teacher."""
+    given = [value.replace("TEACHER", str(teacher)) for value in (*values, "trainer.micro_batch_size=4")]
+    trained(command, tmp_path / "1", "algorithm", *given)
+    trained(command, tmp_path / "2", "algorithm", *given, f"strategy.name={strategy}", nproc=2)
     one, two = ([row[key] for row in steps(tmp_path / n) for key in ("loss", "grad_norm")] for n in ("1", "2"))
     assert two == pytest.approx(one, rel=1e-4, abs=1e-7)
 
