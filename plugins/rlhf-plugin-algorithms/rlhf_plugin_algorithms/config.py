@@ -188,6 +188,14 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         critics = [one.name for one in self.chosen if one.has_critic]
         if len(critics) > 1:
             raise ConfigError(f"algorithms {' and '.join(critics)} each bring a critic", fix="leave one of them out")
+        strategy = getattr(ctx.config.strategy, "name", "auto").rpartition("/")[2]
+        taught = [one.name for one in self.chosen if getattr(one, "teacher", None) is not None]
+        if taught and len(self.chosen) > 1 and ctx.world_size > 1 and strategy not in ("auto", "ddp", "single"):
+            raise ConfigError(
+                f"algorithm '{taught[0]}' has a teacher beside other algorithms, which strategy '{strategy}' cannot do",
+                why="ranks without its rollouts would wait for the shards of its further forward",
+                fix="--set strategy.name=ddp, or one algorithm for all sources",
+            )
         if len(self.chosen) > 1 or any(one.sources for one in self.chosen):
             from rlhf_core.data import Datasets
 

@@ -208,7 +208,8 @@ SEVERAL = "trainer.algorithms=[{name: sft_mix, sources: [a], rows: 3}, {name: di
     [
         (("trainer.algorithm.name=sft_mix",), "ddp"),
         (("trainer.algorithm.name=ppo", "trainer.kl.where=reward"), "ddp"),
-        ((TWO[0], SEVERAL), "fsdp"),
+        ((TWO[0], SEVERAL), "ddp"),
+        (("trainer.algorithm.name=sft_mix",), "fsdp"),
     ],
 )
 def test_two_ranks_learn_what_one_process_does(
