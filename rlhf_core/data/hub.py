@@ -108,9 +108,10 @@ class HubSource:
 
     def _sliced(self, rows: Any, split: str) -> Any:
         """What ``split`` names of a whole split, as ``train[:10]`` or ``train[10%:20%]``."""
-        import datasets
+        from datasets import ReadInstruction
 
-        parts = datasets.ReadInstruction.from_spec(split).to_absolute({split.partition("[")[0]: len(rows)})
+        # by another name: ReadInstruction refuses some that a saved split may have
+        parts = ReadInstruction.from_spec(split.replace(split.partition("[")[0], "x")).to_absolute({"x": len(rows)})
         return rows.select([n for part in parts for n in range(len(rows))[part.from_ : part.to]])
 
     def _split_of(self, splits: Mapping[Any, Any], split: str) -> Any:

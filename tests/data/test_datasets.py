@@ -286,6 +286,16 @@ def test_slices_of_a_split(datasets: Make, tmp_path: Path, split: str, kept: str
         assert "".join(p.text for p in loaded.prompts("train")) == kept, name
 
 
+@pytest.mark.parametrize(("part", "kept"), [("", "abcd"), ("[:2]", "ab")])
+def test_a_saved_split_may_have_any_name(datasets: Make, tmp_path: Path, part: str, kept: str) -> None:
+    import datasets as hub
+
+    rows = hub.Dataset.from_list([{"prompt": c} for c in "abcd"])
+    hub.DatasetDict({"train-sft": rows}).save_to_disk(tmp_path / "saved")
+    loaded = datasets(name="hub", path=str(tmp_path / "saved"), split=f"train-sft{part}", heldout_fraction=0)
+    assert "".join(p.text for p in loaded.prompts("train")) == kept
+
+
 def test_cells_of_a_table_are_texts_as_they_are_written(datasets: Make, write: Write) -> None:
     cells = ["007", "1.10", "NA", "None", "True", "5", "12345678901234567890123", "x" * 200_000]
     lines = [f"q{n}?,{cell}\n" for n, cell in enumerate(cells)]
