@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -173,6 +174,22 @@ def test_faults_of_the_server_are_retried_and_refusals_are_not() -> None:
     with scripted((500, {"error": "out of memory"}), (503, {})) as url:
         (score, _) = client(url, version="one", retries=1).score(SAMPLES[:2])
     assert (score.status, score.value) == (ScoreStatus.MISSING, None)
+
+
+def test_an_error_whose_text_breaks_off_is_missing_for_its_own_request_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.1 500 Error\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n")
+                connection.recv(2**16)  # until the client is done
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        (score,) = client(url, version="one", retries=0).score(SAMPLES[:1])
+    assert (score.status, score.value) == (ScoreStatus.MISSING, None)
+    assert "it answered 500" in score.detail
 
 
 def test_a_reward_that_hangs_is_a_timeout() -> None:
