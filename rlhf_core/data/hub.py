@@ -79,7 +79,7 @@ class HubSource:
             if path.is_file() and builder_of(path) == "csv":
                 return self._sliced(datasets.Dataset.from_list(list(table_rows(str(path), path.name))), split)
             if path.is_file():
-                return datasets.load_dataset(str(builder_of(path)), data_files={split: str(path)}, split=split)
+                return self._sliced(datasets.load_dataset(str(builder_of(path)), data_files=str(path))["train"], split)
             name = str(path) if path.exists() else self.config.path
             with contextlib.nullcontext() if path.exists() else hub_or_cache():
                 builder = datasets.load_dataset_builder(name, self.config.subset, revision=self.config.revision)

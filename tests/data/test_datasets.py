@@ -281,7 +281,8 @@ def test_slices_of_a_split(datasets: Make, tmp_path: Path, split: str, kept: str
     for file in (tmp_path / "folder" / "train.csv", tmp_path / "one.csv"):
         file.write_text("prompt\na\nb\nc\nd\n")
     hub.DatasetDict({"train": hub.Dataset.from_list([{"prompt": c} for c in "abcd"])}).save_to_disk(tmp_path / "saved")
-    for name in ("folder", "one.csv", "saved"):
+    (tmp_path / "one.jsonl").write_text("".join(f'{{"prompt": "{c}"}}\n' for c in "abcd"))
+    for name in ("folder", "one.csv", "one.jsonl", "saved"):
         loaded = datasets(name="hub", path=str(tmp_path / name), split=split, heldout_fraction=0)
         assert "".join(p.text for p in loaded.prompts("train")) == kept, name
 
