@@ -162,6 +162,8 @@ def test_an_answer_that_is_none_is_missing_and_a_guess_only_as_published() -> No
     result = best_of(Answers(answer), choices_of(best_rows(8), 0), "", Asking(repair=False))
     assert (result["judged"], result["accuracy"], result["missing"]) == (6, 1.0, {"timeout": 1, "error": 1})
     assert result["as_published"] == (6 + 0.5) / 8
+    unknown = best_of(Answers(lambda r: '{"best": "E"}'), choices_of(best_rows(4), 0), "", Asking(repair=False))
+    assert (unknown["judged"], unknown["missing"], unknown["as_published"]) == (0, {"error": 4}, 0.25)
 
 
 @pytest.mark.slow
