@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
@@ -23,7 +24,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.remote import TOKEN
 from rlhf_plugin_verifiers.remote.client import PROTOCOL, RemoteReward, cut
 from rlhf_plugin_verifiers.remote.config import RemoteConfig
-from rlhf_plugin_verifiers.remote.server import RewardServer
+from rlhf_plugin_verifiers.remote.server import RewardServer, keeps_values
 
 
 def sample(name: str, text: str) -> Sample:
@@ -211,6 +212,21 @@ def test_a_server_with_a_token_answers_nobody_else(monkeypatch: pytest.MonkeyPat
             client(url).check_server()
         (score,) = remote.score(SAMPLES[:1])
     assert (score.status, score.value) == (ScoreStatus.ERROR, None)
+
+
+def test_a_reward_whose_state_would_be_lost_is_told_from_others() -> None:
+    class Running(Lengths):
+        def __init__(self, state: Any) -> None:
+            super().__init__()
+            self.state = state
+
+        def state_dict(self) -> Any:
+            return self.state
+
+    assert keeps_values(Running({"statistics": {"length": [3, 1.0, 0.5]}}))
+    assert not keeps_values(Running({"statistics": {"length": {}}}))
+    assert not keeps_values(Lengths())
+    assert not keeps_values(torch.nn.Linear(1, 1))
 
 
 @pytest.mark.slow
