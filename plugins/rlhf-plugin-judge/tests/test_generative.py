@@ -16,7 +16,15 @@ from rlhf_core.data import DatasetError, PreferencePair, Prompt, read_jsonl
 from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, ScoreStatus
 from rlhf_plugin_judge.best_of import best_of, choices_of
 from rlhf_plugin_judge.generative import VerdictConfig, VerdictVerifier, rows_of, short_answer, short_question
-from rlhf_plugin_judge.pairwise import Match, PairwiseReward, calibration, compare, pair_agreement
+from rlhf_plugin_judge.pairwise import (
+    Match,
+    PairwiseReward,
+    Result,
+    calibration,
+    compare,
+    in_words,
+    pair_agreement,
+)
 from rlhf_plugin_judge.rewards import Asking, Comparing, JudgeRewardConfig
 
 ASKED = ({"role": "user", "content": "2 + 2?"},)
@@ -104,6 +112,13 @@ def test_votes_are_a_probability_and_one_that_is_missing_is_left_out() -> None:
         Comparing(votes=4)
     with pytest.raises(ValueError, match=r"asking\.form and asking\.votes compare"):
         JudgeRewardConfig(asking=Comparing(form="short"))
+
+
+@pytest.mark.parametrize(
+    ("share", "says"), [(1.0, "won"), (0.0, "lost"), (0.5, "tied"), (0.75, "won 75 % of the votes")]
+)
+def test_a_share_of_votes_is_no_tie(share: float, says: str) -> None:
+    assert in_words(Result(share, False, "5", "", "")) == f'{says} against "5"'
 
 
 def test_calibration_of_shares() -> None:
