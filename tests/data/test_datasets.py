@@ -397,3 +397,12 @@ def test_real_sharegpt_pairs(datasets: Make, test_data: Path) -> None:
     for pair, row in zip(pairs, rows):
         assert [t["content"] for t in pair.prompt] == [t["value"] for t in row["conversations"]]
         assert (pair.chosen, pair.rejected) == (row["chosen"]["value"], row["rejected"]["value"])
+
+
+def test_a_verdict_is_of_the_last_answer_whatever_its_weight(datasets: Make, write: Write) -> None:
+    turns = [("user", "q"), ("assistant", "good"), ("user", "again"), ("assistant", "bad")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    row = {"messages": [*messages[:3], {**messages[3], "weight": 0}], "label": False}
+    loaded = datasets(name=write("a.jsonl", [row]), heldout_fraction=0)
+    assert [(r.completion, r.desirable) for r in loaded.unpaired("train")] == [("bad", False)]
+    assert [r.completion for r in loaded.demonstrations("train")] == ["good"]
