@@ -121,7 +121,7 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
         raise DatasetError("the completion is null", where=record.where, fix='fill it ("" is an empty one)')
     try:
         plain = isinstance(completion, str)
-        prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record)[:2]
+        prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record, True)[:2]
     except UnusableRow as error:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))

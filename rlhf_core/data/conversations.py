@@ -105,17 +105,19 @@ def read_verdict(reader: RowReader, record: RawRow) -> bool:
     return text in ("true", "1", "1.0")
 
 
-def read_demonstration(reader: RowReader, record: RawRow) -> Side:
-    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side."""
+def read_demonstration(reader: RowReader, record: RawRow, whole: bool = False) -> Side:
+    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side; ``whole`` up to
+    the last answer, learned or not.
+    """
     completion = reader.get(record, "completion", "response", "output")
     if completion is None and reader.find(record, "messages", "conversations"):
-        side = _split(_learned(reader.prompt(record)))
+        side = _split(_learned(reader.prompt(record), whole))
     elif completion is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
         side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
         text = completion if completion is not None else reader.need(record, "completion", "answer")
-        side = Side((), text) if isinstance(text, str) else _split(_learned(reader.messages(text, record)))
+        side = Side((), text) if isinstance(text, str) else _split(_learned(reader.messages(text, record), whole))
         side = side._replace(prompt=(*reader.prompt(record), *side.prompt))
     if not side.text.strip():
         raise UnusableRow("demonstrations_empty", "the completion is empty")
@@ -139,9 +141,9 @@ def _side(reader: RowReader, record: RawRow, value: Any) -> Side:
     return _split(reader.messages(value, record))
 
 
-def _learned(turns: tuple[Message, ...]) -> tuple[Message, ...]:
+def _learned(turns: tuple[Message, ...], whole: bool) -> tuple[Message, ...]:
     """Up to the last answer that is learned: OpenAI's ``weight: 0`` says that a turn is only read."""
-    if all(turn.get("weight") != 0 for turn in turns):
+    if whole or all(turn.get("weight") != 0 for turn in turns):
         return turns
     answers = [n for n, turn in enumerate(turns, 1) if turn["role"] == "assistant" and turn.get("weight") != 0]
     if not answers:

@@ -277,15 +277,15 @@ class Datasets:
             sides = [(f"{row.id}#chosen", True), (f"{row.id}#rejected", False)]
         else:
             verdict = read_verdict(source.reader, record)
-            row = self._demonstration(source, record, split)
+            row = self._demonstration(source, record, split, whole=True)
             sides = [(row.id, verdict)]
         return [
             UnpairedPreference(name, row.prompt, text, desirable, source.label, row.tools, turn)
             for (name, desirable), (text, turn) in zip(sides, replies(row))
         ]
 
-    def _demonstration(self, source: Source, record: RawRow, split: str) -> Demonstration:
-        prompt, text, turn = read_demonstration(source.reader, record)
+    def _demonstration(self, source: Source, record: RawRow, split: str, whole: bool = False) -> Demonstration:
+        prompt, text, turn = read_demonstration(source.reader, record, whole)
         conversation, tools = source.conversation(prompt, record), source.reader.tools(record)
         return Demonstration(source.name(record, split), conversation, text, source.label, tools, turn)
 

@@ -79,7 +79,7 @@ class HubSource:
             if path.is_file() and builder_of(path) == "csv":
                 return self._sliced(datasets.Dataset.from_list(list(table_rows(str(path), path.name))), split)
             if path.is_file():
-                return datasets.load_dataset(str(builder_of(path)), data_files={split: str(path)}, split=split)
+                return self._sliced(datasets.load_dataset(str(builder_of(path)), data_files=str(path))["train"], split)
             name = str(path) if path.exists() else self.config.path
             with contextlib.nullcontext() if path.exists() else hub_or_cache():
                 builder = datasets.load_dataset_builder(name, self.config.subset, revision=self.config.revision)
@@ -108,9 +108,10 @@ class HubSource:
 
     def _sliced(self, rows: Any, split: str) -> Any:
         """What ``split`` names of a whole split, as ``train[:10]`` or ``train[10%:20%]``."""
-        import datasets
+        from datasets import ReadInstruction
 
-        parts = datasets.ReadInstruction.from_spec(split).to_absolute({split.partition("[")[0]: len(rows)})
+        # by another name: ReadInstruction refuses some that a saved split may have
+        parts = ReadInstruction.from_spec(split.replace(split.partition("[")[0], "x")).to_absolute({"x": len(rows)})
         return rows.select([n for part in parts for n in range(len(rows))[part.from_ : part.to]])
 
     def _split_of(self, splits: Mapping[Any, Any], split: str) -> Any:

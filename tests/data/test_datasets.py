@@ -281,9 +281,20 @@ def test_slices_of_a_split(datasets: Make, tmp_path: Path, split: str, kept: str
     for file in (tmp_path / "folder" / "train.csv", tmp_path / "one.csv"):
         file.write_text("prompt\na\nb\nc\nd\n")
     hub.DatasetDict({"train": hub.Dataset.from_list([{"prompt": c} for c in "abcd"])}).save_to_disk(tmp_path / "saved")
-    for name in ("folder", "one.csv", "saved"):
+    (tmp_path / "one.jsonl").write_text("".join(f'{{"prompt": "{c}"}}\n' for c in "abcd"))
+    for name in ("folder", "one.csv", "one.jsonl", "saved"):
         loaded = datasets(name="hub", path=str(tmp_path / name), split=split, heldout_fraction=0)
         assert "".join(p.text for p in loaded.prompts("train")) == kept, name
+
+
+@pytest.mark.parametrize(("part", "kept"), [("", "abcd"), ("[:2]", "ab")])
+def test_a_saved_split_may_have_any_name(datasets: Make, tmp_path: Path, part: str, kept: str) -> None:
+    import datasets as hub
+
+    rows = hub.Dataset.from_list([{"prompt": c} for c in "abcd"])
+    hub.DatasetDict({"train-sft": rows}).save_to_disk(tmp_path / "saved")
+    loaded = datasets(name="hub", path=str(tmp_path / "saved"), split=f"train-sft{part}", heldout_fraction=0)
+    assert "".join(p.text for p in loaded.prompts("train")) == kept
 
 
 def test_cells_of_a_table_are_texts_as_they_are_written(datasets: Make, write: Write) -> None:
@@ -386,3 +397,12 @@ def test_real_sharegpt_pairs(datasets: Make, test_data: Path) -> None:
     for pair, row in zip(pairs, rows):
         assert [t["content"] for t in pair.prompt] == [t["value"] for t in row["conversations"]]
         assert (pair.chosen, pair.rejected) == (row["chosen"]["value"], row["rejected"]["value"])
+
+
+def test_a_verdict_is_of_the_last_answer_whatever_its_weight(datasets: Make, write: Write) -> None:
+    turns = [("user", "q"), ("assistant", "good"), ("user", "again"), ("assistant", "bad")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    row = {"messages": [*messages[:3], {**messages[3], "weight": 0}], "label": False}
+    loaded = datasets(name=write("a.jsonl", [row]), heldout_fraction=0)
+    assert [(r.completion, r.desirable) for r in loaded.unpaired("train")] == [("bad", False)]
+    assert [r.completion for r in loaded.demonstrations("train")] == ["good"]

@@ -103,7 +103,8 @@ def chat(
     toolbox = None if not tools else Toolbox.chosen(tools, max_turns, call_timeout)
     sections = parse_settings(model_settings)
     of_model = sections.pop("model", {})
-    wrong = [*sections, *(f"model.{key}" for key in of_model if key in OPTIONS)]
+    keys = of_model if isinstance(of_model, dict) else ("",)
+    wrong = [*sections, *(f"model.{key}".rstrip(".") for key in keys if not key or key in OPTIONS)]
     if wrong:
         raise ConfigError(
             f"--set {wrong[0]} has no effect here", fix=OPTIONS.get(wrong[0].partition(".")[2], "model.KEY=VALUE")

@@ -68,6 +68,7 @@ def test_a_setting_of_the_model_reaches_its_template(chat: Callable[..., Any], r
         ("model.chat_template=plain", "--chat-template"),
         ("agent.max_turns=2", "agent"),
         ("model.assistnt=x", "assistant"),
+        ("model=x", "model.KEY=VALUE"),
     ],
 )
 def test_settings_without_effect_are_refused(chat: Callable[..., Any], setting: str, says: str) -> None:

@@ -40,7 +40,8 @@ def side_logprobs(
     if has_meta_weights(model) or dtype is not None:
         frozen = copy.deepcopy(model).requires_grad_(False)
         if dtype is not None:
-            frozen.to(getattr(torch, dtype))
+            for parameter in frozen.parameters():  # buffers are not: rotary frequencies are float32 in any model
+                parameter.data = parameter.data.to(getattr(torch, dtype))
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         sums = forward.rows(
             sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), untrained(frozen)

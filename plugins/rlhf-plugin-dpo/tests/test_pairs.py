@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.distributed import LocalStrategy
 from rlhf_core.losses import PairBatch
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy
 from rlhf_core.rewards import Score, ScoreStatus
@@ -22,6 +23,7 @@ from rlhf_plugin_dpo.config import BetaSchedule
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.loss_config import IpoConfig, SigmoidConfig
 from rlhf_plugin_dpo.pair_module import PairModule
+from rlhf_plugin_dpo.reference import side_logprobs
 from rlhf_plugin_dpo.schedule import beta_scale
 from rlhf_plugin_dpo.unpaired import mismatched_sides
 
@@ -198,3 +200,10 @@ def test_very_unlikely_responses_leave_loss_and_gradient_finite(divergence: Any)
         loss_B.sum().backward()
         assert logprobs.grad is not None
         assert bool(loss_B.isfinite().all() and logprobs.grad.isfinite().all())
+
+
+def test_a_rounded_reference_is_the_model_that_is_loaded_in_those_numbers(policy: LoadedModel) -> None:
+    """A model loaded in bfloat16 has its rotary frequencies in float32."""
+    sides, rest = sides_of(make_pairs()), (LocalStrategy("cpu"), 1.0, PLAIN.as_arguments, 2)
+    loaded = load_policy(ModelConfig(dtype="bfloat16")).model
+    assert side_logprobs(policy.model, sides, *rest, "bfloat16") == side_logprobs(loaded, sides, *rest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,6 +90,7 @@ def questions(choices: Sequence[Choice], criterion: str, asking: Asking) -> list
 def best_of(judge: Judge, choices: Sequence[Choice], criterion: str, asking: Asking) -> dict[str, Any]:
     """Ask. ``accuracy`` and ``subsets`` are over the questions with an answer; ``as_published`` counts one without as a
     guess, as the benchmark does. ``by_place`` is the accuracy where the right response stands there."""
+    from rlhf_core.rewards import ScoreStatus
     from rlhf_plugin_judge.verdict import Unusable, ask_json
 
     def letter(answer: dict[str, Any]) -> str:
@@ -98,7 +99,13 @@ def best_of(judge: Judge, choices: Sequence[Choice], criterion: str, asking: Ask
             raise Unusable('"best" must be one letter')
         return said
 
-    verdicts = ask_json(judge, questions(choices, criterion, asking), letter, asking.repair)
+    asked = ask_json(judge, questions(choices, criterion, asking), letter, asking.repair)
+    verdicts = [
+        replace(v, value=None, status=ScoreStatus.ERROR, detail=f"there is no response {v.value}")
+        if v.value is not None and v.value not in LETTERS[: len(c.responses)]
+        else v
+        for c, v in zip(choices, asked)
+    ]
     right: dict[str, list[bool]] = defaultdict(list)
     at: dict[str, list[bool]] = defaultdict(list)
     for choice, verdict in zip(choices, verdicts):

@@ -189,7 +189,8 @@ def win_share(rows: Sequence[Result], missing: Outcome | None) -> Score:
 
 def in_words(row: Result) -> str:
     """Example: ``won against "It is 5.": as A: it is right; as B: the other one errs``"""
-    verdict = {1.0: "won", 0.0: "lost"}.get(row.share, "the position decided" if row.flipped else "tied")
+    part = "tied" if row.share == 0.5 else f"won {row.share:.0%} of the votes".replace("%", " %")
+    verdict = {1.0: "won", 0.0: "lost"}.get(row.share, "the position decided" if row.flipped else part)
     rival = " ".join(row.rival.split())
     short = rival if len(rival) <= SHOWN else f"{rival[:SHOWN]}…"
     reasons = [f"as {position}: {why}" for position, why in (("A", row.as_a), ("B", row.as_b)) if why]

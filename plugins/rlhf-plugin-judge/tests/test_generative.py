@@ -16,7 +16,15 @@ from rlhf_core.data import DatasetError, PreferencePair, Prompt, read_jsonl
 from rlhf_core.rewards import JudgeReply, JudgeRequest, Sample, ScoreStatus
 from rlhf_plugin_judge.best_of import best_of, choices_of
 from rlhf_plugin_judge.generative import VerdictConfig, VerdictVerifier, rows_of, short_answer, short_question
-from rlhf_plugin_judge.pairwise import Match, PairwiseReward, calibration, compare, pair_agreement
+from rlhf_plugin_judge.pairwise import (
+    Match,
+    PairwiseReward,
+    Result,
+    calibration,
+    compare,
+    in_words,
+    pair_agreement,
+)
 from rlhf_plugin_judge.rewards import Asking, Comparing, JudgeRewardConfig
 
 ASKED = ({"role": "user", "content": "2 + 2?"},)
@@ -106,6 +114,13 @@ def test_votes_are_a_probability_and_one_that_is_missing_is_left_out() -> None:
         JudgeRewardConfig(asking=Comparing(form="short"))
 
 
+@pytest.mark.parametrize(
+    ("share", "says"), [(1.0, "won"), (0.0, "lost"), (0.5, "tied"), (0.75, "won 75 % of the votes")]
+)
+def test_a_share_of_votes_is_no_tie(share: float, says: str) -> None:
+    assert in_words(Result(share, False, "5", "", "")) == f'{says} against "5"'
+
+
 def test_calibration_of_shares() -> None:
     assert calibration([1.0, 1.0, 0.0, 1.0]) == {"brier": 0.25, "ece": 0.25}
     assert calibration([0.5, 0.5]) == {"brier": 0.25, "ece": 0.0}
@@ -162,6 +177,8 @@ def test_an_answer_that_is_none_is_missing_and_a_guess_only_as_published() -> No
     result = best_of(Answers(answer), choices_of(best_rows(8), 0), "", Asking(repair=False))
     assert (result["judged"], result["accuracy"], result["missing"]) == (6, 1.0, {"timeout": 1, "error": 1})
     assert result["as_published"] == (6 + 0.5) / 8
+    unknown = best_of(Answers(lambda r: '{"best": "E"}'), choices_of(best_rows(4), 0), "", Asking(repair=False))
+    assert (unknown["judged"], unknown["missing"], unknown["as_published"]) == (0, {"error": 4}, 0.25)
 
 
 @pytest.mark.slow

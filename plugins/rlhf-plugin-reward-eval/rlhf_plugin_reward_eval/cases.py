@@ -75,13 +75,21 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
     for name in (split,) if split else ("heldout", "train"):
         pairs, counts = _of_split(datasets, name, folder)
         if pairs:
-            counts["pairs_beyond_limit"] = max(0, len(pairs) - (limit or len(pairs)))
-            return Cases(pairs[:limit], name, +counts)
+            kept = pairs[: _whole_rows(pairs, limit or len(pairs))]
+            counts["pairs_beyond_limit"] = len(pairs) - len(kept)
+            return Cases(kept, name, +counts)
     raise DatasetError(
         f"there are no {split or ''} pairs to evaluate on".replace("  ", " "),
         where=", ".join(s.label for s in datasets.sources),
         fix="give a dataset with chosen and rejected columns, or another --split",
     )
+
+
+def _whole_rows(pairs: Sequence[Case], limit: int) -> int:
+    """The limit, or more to the end of a row of RewardBench 2: the best of fewer responses is easier to find."""
+    while 0 < limit < len(pairs) and pairs[limit].row and pairs[limit].row == pairs[limit - 1].row:
+        limit += 1
+    return limit
 
 
 def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case], Counter[str]]:

@@ -102,6 +102,9 @@ def test_the_command_reads_the_published_form(rlhf: Any, tmp_path: Path) -> None
     shown = rlhf(*task, "--probe", "none").out
     assert "RewardBench 2" in shown
     assert "4 rows, 0 left out; Ties: ref 1.000, tied 1.000, preferred 1.000" in shown
+    few = json.loads(rlhf(*task, "--probe", "none", "--json", "--limit", 4).out)["rewards"]["verifier"]
+    assert few["pairs"] == 3 + 3  # the fourth is of the second row, which is whole or not there
+    assert few["reward_bench_2"]["subsets"] == pytest.approx({"Math": 0.5})
     for change, why in (
         ({"num_correct": 2}, "does not hold the responses that it counts"),
         ({"id": "7", "subset": "Ties"}, "neither ref:N"),

@@ -167,7 +167,11 @@ def check_reward_folder(path: str) -> None:
             fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final",
         )
     file = folder / "config.json"
-    classes = json.loads(file.read_text("utf-8")).get("architectures") if looks_local else None
+    try:
+        classes = dict(json.loads(file.read_text("utf-8"))).get("architectures") if looks_local else None
+    except (ValueError, TypeError) as error:
+        what, why = f"'{path}' holds no reward model", f"that is no JSON object: {error}"
+        raise ModelError(what, where=str(file), why=why, fix="copy or train it again") from error
     if classes and all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in classes):
         raise ModelError(
             f"'{path}' is not a reward model but a language model",

@@ -11,6 +11,7 @@ import pytest
 from rlhf_core.data import whole_folder
 from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_plugin_reward.classifier_files import load_classifier, save_classifier
+from rlhf_plugin_reward.config import check_reward_folder
 from rlhf_plugin_reward.encoding import View
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.store import load_shared, save_shared
@@ -52,3 +53,10 @@ def test_a_language_model_is_no_reward_model_before_anything_is_loaded(
     assert ran.code == 2
     assert "is not a reward model but a language model" in ran.err
     assert "LlamaForCausalLM" in ran.err
+
+
+@pytest.mark.parametrize("text", ['{"architectures"', "[1]", "\xff"])
+def test_a_broken_configuration_is_named_before_anything_is_loaded(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, "latin-1")
+    with pytest.raises(ModelError, match="holds no reward model"):
+        check_reward_folder(str(tmp_path))

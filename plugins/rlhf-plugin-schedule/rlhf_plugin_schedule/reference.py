@@ -42,7 +42,8 @@ class PlacedReference(ReferencePolicy):
                 read_weights(model, strategy.device)
             model.to(strategy.device)
         if settings.dtype is not None:
-            model.to(getattr(torch, settings.dtype))
+            for parameter in model.parameters():  # buffers are not: rotary frequencies are float32 in any model
+                parameter.data = parameter.data.to(getattr(torch, settings.dtype))
         super().__init__(reference, policy, trained, ranks, sync_every)
         self.strategy = strategy
         self.away = settings.kind == "offload"

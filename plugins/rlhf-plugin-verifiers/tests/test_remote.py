@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt
@@ -22,7 +24,7 @@ from rlhf_core.rewards import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.remote import TOKEN
 from rlhf_plugin_verifiers.remote.client import PROTOCOL, RemoteReward, cut
 from rlhf_plugin_verifiers.remote.config import RemoteConfig
-from rlhf_plugin_verifiers.remote.server import RewardServer
+from rlhf_plugin_verifiers.remote.server import RewardServer, keeps_values
 
 
 def sample(name: str, text: str) -> Sample:
@@ -175,6 +177,22 @@ def test_faults_of_the_server_are_retried_and_refusals_are_not() -> None:
     assert (score.status, score.value) == (ScoreStatus.MISSING, None)
 
 
+def test_an_error_whose_text_breaks_off_is_missing_for_its_own_request_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(2**16)
+                connection.sendall(b"HTTP/1.1 500 Error\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n")
+                connection.recv(2**16)  # until the client is done
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        (score,) = client(url, version="one", retries=0).score(SAMPLES[:1])
+    assert (score.status, score.value) == (ScoreStatus.MISSING, None)
+    assert "it answered 500" in score.detail
+
+
 def test_a_reward_that_hangs_is_a_timeout() -> None:
     reward = Lengths()
     reward.go_on.clear()
@@ -194,6 +212,21 @@ def test_a_server_with_a_token_answers_nobody_else(monkeypatch: pytest.MonkeyPat
             client(url).check_server()
         (score,) = remote.score(SAMPLES[:1])
     assert (score.status, score.value) == (ScoreStatus.ERROR, None)
+
+
+def test_a_reward_whose_state_would_be_lost_is_told_from_others() -> None:
+    class Running(Lengths):
+        def __init__(self, state: Any) -> None:
+            super().__init__()
+            self.state = state
+
+        def state_dict(self) -> Any:
+            return self.state
+
+    assert keeps_values(Running({"statistics": {"length": [3, 1.0, 0.5]}}))
+    assert not keeps_values(Running({"statistics": {"length": {}}}))
+    assert not keeps_values(Lengths())
+    assert not keeps_values(torch.nn.Linear(1, 1))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
@@ -123,7 +124,7 @@ class RemoteReward:
                 answer = json.loads(reply.read())
         except urllib.error.HTTPError as error:
             status = ScoreStatus.MISSING if error.code >= 500 else ScoreStatus.ERROR
-            raise Failed(status, f"it answered {error.code}: {error.read(SHOWN).decode(errors='replace')}") from error
+            raise Failed(status, f"it answered {error.code}: {text_of(error)}") from error
         except TimeoutError as error:
             raise Failed(ScoreStatus.TIMEOUT, f"no answer within {seconds:.3g} s") from error
         except OSError as error:  # refused, reset, no such host
@@ -136,6 +137,14 @@ class RemoteReward:
         if not isinstance(answer, dict):
             raise Failed(ScoreStatus.ERROR, f"it answered {str(answer)[:SHOWN]!r}")
         return answer
+
+
+def text_of(error: urllib.error.HTTPError) -> str:
+    """How an error's text begins, which may break off or never come."""
+    try:
+        return error.read(SHOWN).decode(errors="replace")
+    except (OSError, HTTPException) as failure:
+        return f"its text cannot be read: {failure}"
 
 
 def cut(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

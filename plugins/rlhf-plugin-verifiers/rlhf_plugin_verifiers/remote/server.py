@@ -154,6 +154,13 @@ def version_of(reward: ComponentConfig) -> str:
     return sha256(json.dumps([settings, weights], sort_keys=True).encode()).hexdigest()[:16]
 
 
+def keeps_values(reward: Any) -> bool:
+    """Whether what it scored decides later scores; a torch module is taken for a frozen network, as in any run."""
+    from rlhf_plugin_verifiers.workers.worker import holds_values
+
+    return not hasattr(reward, "named_parameters") and holds_values(getattr(reward, "state_dict", dict)())
+
+
 @click.command(context_settings={"show_default": True})
 @click.argument("reward", metavar="RUN_OR_REWARD")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
@@ -196,6 +203,12 @@ def serve(reward: str, settings: tuple[str, ...], dataset: str | None, host: str
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}", why=str(error), fix="another --port") from error
         with server:
+            if keeps_values(opened):
+                click.echo(
+                    f"reward '{chosen.name}' has state: runs share it, no checkpoint holds it, and it ends with this "
+                    "server",
+                    err=True,
+                )
             click.echo(f"reward '{chosen.name}', version {health['version']}")
             click.echo(f"http://{host}:{server.server_address[1]}")
             try:

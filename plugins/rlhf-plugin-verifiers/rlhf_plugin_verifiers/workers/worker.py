@@ -122,7 +122,7 @@ def build(spec: dict[str, Any]) -> Verifier:
     set_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
         return answers
-    if _holds_values(getattr(built, "state_dict", dict)()):
+    if holds_values(getattr(built, "state_dict", dict)()):
         raise PluginError(
             f"reward '{planned['name']}' has state, which a checkpoint does not store from a worker process",
             fix="--set trainer.reward_workers=0",
@@ -130,10 +130,10 @@ def build(spec: dict[str, Any]) -> Verifier:
     return answers
 
 
-def _holds_values(state: Any) -> bool:
+def holds_values(state: Any) -> bool:
     """Whether a component's state is more than empty containers."""
     if isinstance(state, dict | list | tuple):
-        return any(map(_holds_values, state.values() if isinstance(state, dict) else state))
+        return any(map(holds_values, state.values() if isinstance(state, dict) else state))
     return True
 
 
