@@ -41,6 +41,9 @@ def side_logprobs(
         frozen = copy.deepcopy(model).requires_grad_(False)
         if dtype is not None:
             frozen.to(getattr(torch, dtype))
+        for part in frozen.modules() if dtype not in (None, "float32") else ():
+            if vars(part).pop("compute_dtype", None) is not None:  # mixed precision hands float32 to the head
+                del part.forward
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         sums = forward.rows(
             sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), untrained(frozen)
