@@ -126,6 +126,19 @@ TWO = (
 )
 
 
+def test_demonstrations_are_learned_where_every_completion_was_cut(command: Command, tmp_path: Path) -> None:
+    cut = ("trainer.sampling.max_tokens=1", "trainer.mask_truncated=true", "trainer.importance.old_policy=behaviour")
+    trained(command, tmp_path / "run", "sft_mix", "trainer.algorithm.rows=4", *cut)
+    rows = steps(tmp_path / "run")
+    assert [row["truncated_masked"] for row in rows] == [16.0] * 3
+    assert all(row["signal/cross_entropy"] > 0 for row in rows)
+
+
+def test_an_importance_correction_stands_before_the_terms(command: Command, tmp_path: Path) -> None:
+    trained(command, tmp_path / "run", "max_rl", "trainer.importance.mode=truncate", "trainer.steps=1")
+    assert steps(tmp_path / "run")[0]["importance/mean_ratio"] == pytest.approx(1.0, abs=1e-4)
+
+
 def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None:
     trained(command, tmp_path / "run", "algorithm", *TWO)
     assert all(row["signal/cross_entropy"] > 0 for row in steps(tmp_path / "run"))
