@@ -156,6 +156,16 @@ def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None
     assert {"grpo/advantage/group_std", "sft_mix/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
 
 
+CRITIC = "trainer.algorithms=[{name: max_rl, sources: [a]}, {name: ppo}]"
+
+
+def test_one_of_several_algorithms_may_have_a_critic(command: Command, tmp_path: Path) -> None:
+    code, err = train(command, tmp_path / "run", "algorithm", TWO[0], CRITIC)
+    assert (code, "where=reward has no effect on algorithm max_rl" in err) == (2, True), err
+    trained(command, tmp_path / "run", "algorithm", TWO[0], CRITIC, "trainer.kl.where=loss", "trainer.steps=2")
+    assert all("value_loss" in row for row in steps(tmp_path / "run"))
+
+
 def test_demonstrations_beside_the_policy_gradient_are_learned(command: Command, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps({"id": n, "prompt": f"Is {n} odd?", "completion": "Blue sky."}) + "\n" for n in range(9))
