@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from rlhf_core.config import BuildContext, component
+from rlhf_core.config import BuildContext, ConfigError, component
 from rlhf_core.data import DatasetSettings
 from rlhf_plugin_algorithms.config import AlgorithmConfig
 from rlhf_plugin_distill.config import teacher_of
@@ -94,6 +94,16 @@ class EchoConfig(GrpoConfig):
     components: ClassVar[tuple[str, ...]] = ("policy_gradient", "cross_entropy")
     roles: Mapping[str, float] = {"tool": 0.1}
     """Role of a turn (``tool``, ``user``, ``environment``) -> weight of its tokens, the template's marks included."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a run in which nobody answers."""
+        super().preflight(ctx)
+        if getattr(ctx.config.agent, "name", "single_turn") == "single_turn":
+            raise ConfigError(
+                "algorithm 'echo' has no environment to learn from",
+                why="each completion is one turn, which nothing answers",
+                fix="--env NAME, or --algo grpo",
+            )
 
 
 class SftMixConfig(GrpoConfig):

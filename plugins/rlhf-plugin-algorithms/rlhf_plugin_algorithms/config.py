@@ -225,6 +225,13 @@ class AlgorithmTrainerConfig(OnlineTrainerConfig):
         if unused and "policy_gradient" not in self.components:
             why = "it has no policy gradient"
             raise ConfigError(f"{unused} has no effect with algorithm {names}", why=why, fix="leave it out")
+        apart = [one.name for one in self.chosen if not one.has_critic and "policy_gradient" in one.components]
+        if apart and any(one.has_critic for one in self.chosen) and self.kl.coefficient and self.kl.where == "reward":
+            raise ConfigError(
+                f"trainer.kl.where=reward has no effect on algorithm {' and '.join(apart)}",
+                why="where one algorithm has a critic, that one subtracts the KL from its own rewards",
+                fix="--set trainer.kl.where=loss, or --set trainer.kl.coefficient=0",
+            )
         to_reference = any("kl" in one.components and getattr(one, "teacher", None) is None for one in self.chosen)
         if to_reference and not (self.kl.track or self.kl.coefficient):
             raise ConfigError(

@@ -21,7 +21,7 @@ class Estimated:
 
     def signals(self, scored: Scored) -> Signals:
         """The estimator's, at the tokens that the policy chose."""
-        values = () if scored.values is None else (scored.values,)
+        values = () if scored.values is None or self.critic is None else (scored.values,)
         made = self.estimator.estimate(scored.rollouts, scored.scores, scored.group_ids, *values)
         masks = [chosen(rollout) for rollout in scored.rollouts]
         weights = [a if np.ndim(a) == 0 else np.where(m, a, np.float32(0)) for a, m in zip(made.values, masks)]

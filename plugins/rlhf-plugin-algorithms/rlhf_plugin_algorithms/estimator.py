@@ -56,7 +56,7 @@ class SignalEstimator:
 
     def with_value_loss(self, loss: Any) -> SignalLoss:
         """The sum of all terms, in the place where the core adds a critic's to the run's loss."""
-        term = replace(loss.terms[0], kl_coefficient=1.0, entropy_coefficient=0.0, correction="off")
+        term = replace(loss.terms[-1], kl_coefficient=1.0, entropy_coefficient=0.0)
         return SignalLoss(loss, lambda batch: term(LossOutput(0.0 * batch.logprobs_BT), batch), self._with_value_loss)
 
     def estimate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,10 +23,7 @@ class SftMix(Estimated):
     def __init__(self, config: Any, ctx: BuildContext) -> None:
         super().__init__(config, ctx)
         self.seed, self.taken = ctx.seed, 0
-        self.rows = Datasets(config.dataset, ctx).demonstrations("train")
-        model = ctx.config.model
-        self.formatter = Formatter(ctx.policy.tokenizer, model.prompt_format, model.tool_format)
-        self.context = ctx.policy.context
+        self.examples = fitting(config, ctx)
 
     def signals(self, scored: Scored) -> Signals:
         """The estimator's, and the next demonstrations."""
@@ -34,12 +32,10 @@ class SftMix(Estimated):
         return replace(made, examples=examples, nothing="")
 
     def _example(self) -> Example:
-        epoch, place = divmod(self.taken, len(self.rows))
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
-        row = self.rows[order[place]]
+        epoch, place = divmod(self.taken, len(self.examples))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
         self.taken += 1
-        prompt, completion, learned = last_answer(self.formatter, row.prompt, row.completion, row.turn, row.tools)
-        return Example(row.id, prompt, completion, self.config.weight, np.array(learned))
+        return self.examples[order[place]]
 
     def state_dict(self) -> dict[str, Any]:
         """How many rows were taken, and the estimator's state."""
@@ -49,3 +45,19 @@ class SftMix(Estimated):
         """Go on with the next row."""
         super().load_state_dict(state)
         self.taken = int(state["taken"])
+
+
+def fitting(config: Any, ctx: BuildContext) -> list[Example]:
+    """The demonstrations that the model's context holds; the others are counted, and refused where they are many."""
+    datasets, model, limit = Datasets(config.dataset, ctx), ctx.config.model, ctx.policy.context
+    formatter = Formatter(ctx.policy.tokenizer, model.prompt_format, model.tool_format)
+    rows, sizes, examples = datasets.demonstrations("train"), list[tuple[str, str, int]](), list[Example]()
+    for row in rows:
+        prompt, completion, learned = last_answer(formatter, row.prompt, row.completion, row.turn, row.tools)
+        sizes.append((row.id, row.source, len(prompt) + len(completion)))
+        if sizes[-1][2] <= limit:
+            examples.append(Example(row.id, prompt, completion, config.weight, np.array(learned)))
+    datasets.check_lengths(sizes, limit, f"the model's context is {limit}", "", context=limit)
+    if ctx.session is not None:
+        ctx.session.counts.update(+Counter({"examples_too_long": len(rows) - len(examples)}))
+    return examples

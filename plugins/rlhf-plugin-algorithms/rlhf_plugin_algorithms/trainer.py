@@ -74,7 +74,8 @@ class AlgorithmTrainer(OnlineTrainer):
             signalled.append(made)
         for position, teacher in self.teachers.items():
             signalled = teacher.with_teacher_logprobs(signalled, position)
-        like = next((sample for group in signalled for sample in group), None)
+        zeros = Advantages([0.0] * len(samples), returns=advantages.returns)  # some have no signal, and are left out
+        like = next((s for group in OnlineTrainer.with_advantages(samples, batch, zeros, forward) for s in group), None)
         return [*signalled, *([of_example(example, scale, like)] for example in share.examples)]
 
     def check_scores(self, scores: Sequence[Score], first_read: bool = True) -> None:

@@ -126,10 +126,44 @@ TWO = (
 )
 
 
+def test_demonstrations_are_learned_where_every_completion_was_cut(command: Command, tmp_path: Path) -> None:
+    cut = ("trainer.sampling.max_tokens=1", "trainer.mask_truncated=true", "trainer.importance.old_policy=behaviour")
+    trained(command, tmp_path / "run", "sft_mix", "trainer.algorithm.rows=4", *cut)
+    rows = steps(tmp_path / "run")
+    assert [row["truncated_masked"] for row in rows] == [16.0] * 3
+    assert all(row["signal/cross_entropy"] > 0 for row in rows)
+
+
+def test_demonstrations_beyond_the_context_are_left_out(command: Command, tmp_path: Path) -> None:
+    row, long = {"prompt": "1 + 1 =", "completion": "2"}, {"prompt": "1 + 1 =", "completion": "2 " * 200}
+    for name, rows in (("few", [row] * 30 + [long]), ("many", [row, long])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    values = ("model.max_context=60", "trainer.steps=1")
+    trained(command, tmp_path / "run", "sft_mix", f"trainer.algorithm.dataset={tmp_path}/few.jsonl", *values)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["dropped"]["examples_too_long"] == 1
+    code, err = train(command, tmp_path / "no", "sft_mix", f"trainer.algorithm.dataset={tmp_path}/many.jsonl", *values)
+    assert (code, "1 of 2 examples" in err) == (2, True), err
+
+
+def test_an_importance_correction_stands_before_the_terms(command: Command, tmp_path: Path) -> None:
+    trained(command, tmp_path / "run", "max_rl", "trainer.importance.mode=truncate", "trainer.steps=1")
+    assert steps(tmp_path / "run")[0]["importance/mean_ratio"] == pytest.approx(1.0, abs=1e-4)
+
+
 def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None:
     trained(command, tmp_path / "run", "algorithm", *TWO)
     assert all(row["signal/cross_entropy"] > 0 for row in steps(tmp_path / "run"))
     assert {"grpo/advantage/group_std", "sft_mix/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
+
+
+CRITIC = "trainer.algorithms=[{name: max_rl, sources: [a]}, {name: ppo}]"
+
+
+def test_one_of_several_algorithms_may_have_a_critic(command: Command, tmp_path: Path) -> None:
+    code, err = train(command, tmp_path / "run", "algorithm", TWO[0], CRITIC)
+    assert (code, "where=reward has no effect on algorithm max_rl" in err) == (2, True), err
+    trained(command, tmp_path / "run", "algorithm", TWO[0], CRITIC, "trainer.kl.where=loss", "trainer.steps=2")
+    assert all("value_loss" in row for row in steps(tmp_path / "run"))
 
 
 def test_demonstrations_beside_the_policy_gradient_are_learned(command: Command, tmp_path: Path) -> None:
@@ -182,6 +216,7 @@ def test_answers_of_an_environment_are_learned_where_no_score_differs(command: C
         ("max_rl", ("advantage.name=group_norm",), "advantage 'group_norm' has no effect"),
         ("max_rl", ("trainer.entropy_quantile=0.5",), "trainer.entropy_quantile has no effect"),
         ("echo", ("trainer.algorithm.rolls={tool: 1}",), "roles"),
+        ("echo", (), "algorithm 'echo' has no environment to learn from"),
         ("algorithm", ("trainer.algorithm=distill",), "needs a teacher"),
         (
             "algorithm",

@@ -42,6 +42,9 @@ def side_logprobs(
         if dtype is not None:
             for parameter in frozen.parameters():  # buffers are not: rotary frequencies are float32 in any model
                 parameter.data = parameter.data.to(getattr(torch, dtype))
+        for part in frozen.modules() if dtype not in (None, "float32") else ():
+            if vars(part).pop("compute_dtype", None) is not None:  # mixed precision hands float32 to the head
+                del part.forward
         forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
         sums = forward.rows(
             sides, 2 * micro_batch_size, lambda module, micro: module.side_sums(micro), untrained(frozen)

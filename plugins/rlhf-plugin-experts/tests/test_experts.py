@@ -194,6 +194,15 @@ def test_a_run_balances_measures_and_replays(
     assert "experts/replayed" not in frozen
 
 
+def test_a_schedule_leaves_the_balance_loss_where_it_is(saved: Callable[..., Path], tmp_path: Path) -> None:
+    folder, train = saved("qwen3_moe"), Train(tmp_path)
+    constant = [{"setting": "trainer.entropy_coefficient", "from": 0.1, "to": 0.1, "end": 2}]
+    experts = {"train_router": True, "balance_loss": 1.0}
+    want = run(train, GRPO, folder, experts=experts)
+    got = run(train, with_trainer(GRPO, schedules=constant), folder, experts=experts)
+    assert [row["grad_norm"] for row in got] == [row["grad_norm"] for row in want]
+
+
 def test_routers_are_frozen_unless_asked(saved: Callable[..., Path], tmp_path: Path) -> None:
     folder, train = saved("mixtral"), Train(tmp_path)
     before = load_policy(ModelConfig(path=str(folder))).model.state_dict()

@@ -42,8 +42,7 @@ class PlacedReference(ReferencePolicy):
                 read_weights(model, strategy.device)
             model.to(strategy.device)
         if settings.dtype is not None:
-            for parameter in model.parameters():  # buffers are not: rotary frequencies are float32 in any model
-                parameter.data = parameter.data.to(getattr(torch, settings.dtype))
+            convert(model, getattr(torch, settings.dtype))
         super().__init__(reference, policy, trained, ranks, sync_every)
         self.strategy = strategy
         self.away = settings.kind == "offload"
@@ -59,6 +58,15 @@ class PlacedReference(ReferencePolicy):
             return super().rows(samples, micro_batcher, compute)
         finally:
             self.reference.model.to("cpu")
+
+
+def convert(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Keep and compute a frozen copy in this type; mixed precision would hand a float32 result to its head."""
+    for parameter in model.parameters():  # buffers are not: rotary frequencies are float32 in any model
+        parameter.data = parameter.data.to(dtype)
+    for part in model.modules() if dtype != torch.float32 else ():
+        if vars(part).pop("compute_dtype", None) is not None:
+            del part.forward
 
 
 def undivided(strategy: Any) -> Strategy:

@@ -59,7 +59,8 @@ class ScheduledSource(InlineSource):
         sampling = config.sampling.params(support=config.sampling.truncates)
         self.collector.settings = replace(self.collector.settings, sampling=sampling)
         if any(setting.startswith("trainer.") for setting in values) and parts.trained.critic is None:
-            parts.learner.loss.terms = tuple(policy_terms(config))
+            terms = policy_terms(config)  # those of the model's parts stand behind
+            parts.learner.loss.terms = (*terms, *parts.learner.loss.terms[len(terms) :])
         self._set_reward(run)
 
     def _set_reward(self, run: Any) -> None:

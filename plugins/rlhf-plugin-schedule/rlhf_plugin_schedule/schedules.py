@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Annotated, Any, Literal
 
@@ -45,6 +46,9 @@ class Schedule(Config):
     @field_validator("first", "last")
     @classmethod
     def _finite(cls, value: Value | None) -> Value | None:
+        if isinstance(value, str):  # a number in quotes is a number, as everywhere else
+            with suppress(ValueError):
+                value = float(value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{value} is not a finite number", fix="give a number")
         return value

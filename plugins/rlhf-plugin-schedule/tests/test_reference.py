@@ -58,6 +58,14 @@ def test_bfloat16_rounds_the_reference_alone(tmp_path: Path) -> None:
     assert train(tmp_path / "same", {"dtype": "float32"}) == want
 
 
+@pytest.mark.parametrize("algo", ["grpo", "dpo"])
+def test_a_reference_in_bfloat16_goes_with_mixed_precision(algo: str, tmp_path: Path) -> None:
+    want = train(tmp_path / "want", None, algo)
+    got = train(tmp_path / "got", {"dtype": "bfloat16"}, algo, precision="bf16")
+    for exact, rounded in zip(want, got, strict=True):
+        assert rounded == pytest.approx(exact, abs=0.05)
+
+
 @pytest.mark.parametrize("placed", [{"kind": "offload"}, {"kind": "whole", "dtype": "bfloat16"}])
 def test_a_run_resumes_to_the_same_numbers(placed: dict[str, str], tmp_path: Path) -> None:
     more: dict[str, Any] = {"kl": {"coefficient": 0.1, "sync_every": 1}, "checkpoint_every": 1}

@@ -28,6 +28,7 @@ def test_the_values_of_a_schedule(shape: str, values: Sequence[float]) -> None:
     one = Schedule.from_settings({"setting": "x", "from": 1.0, "to": 0.5, "start": 2, "end": 6, "shape": shape})
     assert [one.value(step, 9.0) for step in range(1, 8)] == pytest.approx(values, abs=1e-5)
     assert Schedule.from_settings({"setting": "x", "to": 0.5, "end": 3}).value(1, 9.0) == 9.0
+    assert Schedule.from_settings({"setting": "x", "from": "1", "to": "0.5", "end": 3}).value(2, 9.0) == 0.75
 
 
 def train(folder: Path, steps: int, schedules: Sequence[Mapping[str, Any]], **settings: Any) -> Any:
