@@ -224,6 +224,8 @@ def check_generates(config: ModelConfig, source: Source) -> None:
     from transformers import PreTrainedConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    if (Path(source.path) / MODALITY_FILE).is_file():
+        return  # a plugin says how its tokens become something else
     try:
         settings = PreTrainedConfig.get_config_dict(source.path, **load_options(config, source))[0]
     except Exception as error:

@@ -106,7 +106,7 @@ exit 130
         process.kill()
         process.wait()
     assert (tmp_path / "signalled").read_text() == "--signal=TERM 7.1\n", "the second step: the first has the servers"
-    training = calls.read_text().splitlines()[-1]
+    training = next(line for line in calls.read_text().splitlines() if "rlhf train" in line)
     assert training.startswith("3 --nodes=1 --nodelist=a ")
     assert training.endswith(f"rlhf train --resume {tmp_path / 'run'} --set trainer.steps=9")
 

@@ -50,7 +50,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("kind", "name"), EACH)
 def test_a_step_with_each(train: Train, kind: str, name: str) -> None:
     """Two updates, so that the second is off policy; one for a loss that has no ratio to correct that."""
-    size = 16 if name.startswith("reinforce") and kind == "loss" and name != "reinforce_pp" else 8
+    size = 16 if name.startswith(("reinforce", "no_baseline")) and kind == "loss" and name != "reinforce_pp" else 8
     train(
         ONLINE,
         change={"trainer": {**SHORT["trainer"], "train_batch_size": size, "drop_constant_groups": False}, kind: name},

@@ -174,7 +174,7 @@ def check_reward_folder(path: str) -> None:
         raise ModelError(what, where=str(file), why=why, fix="copy or train it again") from error
     if classes and all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in classes):
         raise ModelError(
-            f"'{path}' is not a reward model but a language model",
+            f"'{path}' is not a trained reward model but a language model",
             where=str(file),
             why=f"it is of class {classes[0]}",
             fix="train one: rlhf train --algo reward_model",

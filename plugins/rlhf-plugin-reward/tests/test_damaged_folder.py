@@ -51,7 +51,7 @@ def test_a_language_model_is_no_reward_model_before_anything_is_loaded(
     run = ("train", "--algo", "grpo", "--reward", "bradley_terry", "--dataset", "pocket/arithmetic", "--dry-run")
     ran = call(*run, "--set", f"reward.path={tmp_path / 'policy'}")
     assert ran.code == 2
-    assert "is not a reward model but a language model" in ran.err
+    assert "is not a trained reward model but a language model" in ran.err
     assert "LlamaForCausalLM" in ran.err
 
 

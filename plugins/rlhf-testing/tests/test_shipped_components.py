@@ -30,6 +30,7 @@ PRESETS = {("trainer", n) for n in ("cispo", "dapo", "dr_grpo", "grpo_paper", "g
 """Trainers that are grpo with other defaults."""
 REQUIRED = {
     "path": "somewhere",
+    "url": "http://127.0.0.1:9",
     "expression": "level > 2",
     "pattern": "[0-9]+",
     "task": "chain_sum",
@@ -45,6 +46,7 @@ OF_VERDICTS = {f"rlhf-plugin-grpo/{name}" for name in ("keep", "max_rl", "pass_a
 NEEDS_A_SERVICE = {
     "rlhf-plugin-wandb/wandb",
     "rlhf-plugin-judge/judge",
+    "rlhf-plugin-verifiers/remote",
     "rlhf-plugin-rubric/rubric",
     "rlhf-plugin-agents/web_search",
     "rlhf-plugin-agents/mcp",
