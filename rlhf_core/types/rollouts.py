@@ -200,7 +200,7 @@ class Rollout:
     versions: tuple[VersionSpan, ...] = ()
     """Which version sampled which tokens, ``policy_version`` the oldest, end to end; empty: that one sampled all."""
     support: npt.NDArray[np.int32] | None = None
-    """What truncated sampling left to choose from: ``[T]`` numbers of ids, then these ids, token after token. None: all."""
+    """What truncated sampling left to choose from: ``[T]`` numbers of ids, then these, token after token. None: all."""
 
     def __post_init__(self) -> None:
         import numpy as np
