@@ -25,7 +25,6 @@ class Estimated:
         made = self.estimator.estimate(scored.rollouts, scored.scores, scored.group_ids, *values)
         masks = [chosen(rollout) for rollout in scored.rollouts]
         weights = [a if np.ndim(a) == 0 else np.where(m, a, np.float32(0)) for a, m in zip(made.values, masks)]
-        weights = [None if a is None else w for a, w in zip(made.values, weights)]
         signals = [Signal("policy_gradient", weights)]
         if made.returns is not None:
             signals.append(Signal("value", [None if a is None else 1.0 for a in weights], targets=made.returns))

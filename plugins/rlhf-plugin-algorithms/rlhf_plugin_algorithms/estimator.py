@@ -71,6 +71,7 @@ class SignalEstimator:
         self.positions = [self.algorithm_of.get(prompt.source, 0) for prompt in prompts]
         self.rows, self.examples = [{}] * len(rollouts), []
         metrics: dict[str, float] = {}
+        names = [config.name for config in self.configs]
         for position, (config, label) in enumerate(zip(self.configs, self.labels, strict=True)):
             places = [n for n, one in enumerate(self.positions) if one == position]
             given: Any = (rollouts, scores, group_ids, prompts, values)
@@ -79,17 +80,18 @@ class SignalEstimator:
             with component_errors(label, "signals()"):
                 answer = self.algorithms[position].signals(scored)
             for n, terms in zip(places, check_signals(answer, scored, config.components, label), strict=True):
-                self.rows[n] = self._kept(terms, rollouts[n], config)
+                self.rows[n] = self._terms_of(terms, rollouts[n], config)
             self.examples += answer.examples
-            prefix = f"{config.name}/" if len(self.configs) > 1 else ""
+            own = config.name if names.count(config.name) == 1 else f"{config.name}-{position + 1}"
+            prefix = f"{own}/" if len(names) > 1 else ""
             metrics |= {f"{prefix}{name}": float(value) for name, value in answer.metrics.items()}
             if answer.nothing:
                 metrics[f"{prefix}without_signal"] = 1.0
         returns = None if values is None else [_returns(terms, r) for terms, r in zip(self.rows, rollouts)]
         return Advantages([_weights(terms) for terms in self.rows], metrics, returns)
 
-    def _kept(self, terms: Terms, rollout: Rollout, config: Any) -> Terms:
-        """None of a completion that ran into ``max_tokens``, where these are left out."""
+    def _terms_of(self, terms: Terms, rollout: Rollout, config: Any) -> Terms:
+        """What a completion learns: nothing of one that ran into ``max_tokens``, where these are left out."""
         if self.mask_truncated and rollout.finish_reason is FinishReason.LENGTH:
             return {}
         taught = getattr(config, "teacher", None) is not None

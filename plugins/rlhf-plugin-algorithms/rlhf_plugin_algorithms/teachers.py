@@ -28,7 +28,7 @@ class Teacher:
         """What compares the policy with it."""
         return DistillModule(policy, self.teacher, self.loss)
 
-    def told(self, sample: SignalSample, term: Term, prompt: Prompt, rollout: Rollout) -> SignalSample:
+    def with_teacher_prompt(self, sample: SignalSample, term: Term, prompt: Prompt, rollout: Rollout) -> SignalSample:
         """The sample with what the teacher is to read."""
         values: dict[str, Any] = {one.name: getattr(sample, one.name) for one in fields(TrainingSample)}
         reads = self.prompts.of_rollout(prompt, rollout.info, len(rollout.completion_ids))

@@ -70,10 +70,14 @@ class AlgorithmTrainer(OnlineTrainer):
             for sample, (terms, position, prompt, rollout) in zip(group, learned):
                 one = of_rollout(sample, terms, scale, position)
                 taught = TEACHER in terms
-                made.append(self.teachers[position].told(one, terms[TEACHER], prompt, rollout) if taught else one)
+                made.append(
+                    self.teachers[position].with_teacher_prompt(one, terms[TEACHER], prompt, rollout) if taught else one
+                )
             signalled.append(made)
         for position, teacher in self.teachers.items():
             signalled = teacher.with_teacher_logprobs(signalled, position)
+        if not share.examples:
+            return signalled
         zeros = Advantages([0.0] * len(samples), returns=advantages.returns)  # some have no signal, and are left out
         like = next((s for group in OnlineTrainer.with_advantages(samples, batch, zeros, forward) for s in group), None)
         return [*signalled, *([of_example(example, scale, like)] for example in share.examples)]

@@ -156,6 +156,12 @@ def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None
     assert {"grpo/advantage/group_std", "sft_mix/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
 
 
+def test_two_algorithms_of_one_name_report_apart(command: Command, tmp_path: Path) -> None:
+    both = "trainer.algorithms=[{name: grpo, sources: [a]}, {name: grpo}]"
+    trained(command, tmp_path / "run", "algorithm", TWO[0], both, "trainer.steps=1")
+    assert {"grpo-1/advantage/group_std", "grpo-2/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
+
+
 CRITIC = "trainer.algorithms=[{name: max_rl, sources: [a]}, {name: ppo}]"
 
 
