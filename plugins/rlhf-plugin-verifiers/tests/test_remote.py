@@ -155,6 +155,8 @@ GOOD = {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}
         ({"version": "one", "scores": [GOOD]}, "sent 1 scores for 2 completions"),
         ({"version": "one"}, "sent no scores for 2 completions"),
         ({"version": "one", "scores": [GOOD, {**GOOD, "value": None}]}, "cannot be read"),
+        ({"version": "one", "scores": [GOOD, {**GOOD, "parts": [1]}]}, "cannot be read"),
+        ({"version": "one", "scores": [GOOD, {**GOOD, "detail": 3}]}, "is no text"),
         ([], "it answered"),
     ],
 )

@@ -71,4 +71,6 @@ def error_score(detail: str) -> dict[str, Any]:
 
 def score_from_json(data: dict[str, Any]) -> Score:
     """Undo :func:`score_to_json`."""
-    return Score(data["value"], data["parts"], ScoreStatus(data["status"]), data["detail"])
+    if not isinstance(data["detail"], str):
+        raise TypeError(f"detail {data['detail']!r:.40} is no text")
+    return Score(data["value"], dict(data["parts"]), ScoreStatus(data["status"]), data["detail"])
