@@ -43,7 +43,7 @@ class ScaledOptimizer:
             self.steps += 1
             if self.steps == GROWTH_INTERVAL:
                 self.loss_scale, self.steps = 2 * scale, 0
-            return {**norms, "loss_scale": scale}
+            return {**norms, "updates_skipped": 0.0, "loss_scale": scale}
         if scale <= 1:
             return norms
         self.loss_scale, self.steps = scale / 2, 0

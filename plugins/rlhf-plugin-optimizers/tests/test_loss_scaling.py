@@ -46,7 +46,7 @@ def test_the_step_is_that_of_the_unscaled_gradient_and_an_overflow_halves_the_sc
     module.weight.data.zero_()
     optimizer, parts = ScaledOptimizer(Sgd(module)), [NormPart("grad_norm", module)]
     (module(torch.tensor([[3.0]])).sum() * optimizer.loss_scale).backward()
-    assert optimizer.step(parts, 1.0) == {"grad_norm": 3.0, "loss_scale": 65536.0}
+    assert optimizer.step(parts, 1.0) == {"grad_norm": 3.0, "updates_skipped": 0.0, "loss_scale": 65536.0}
     assert module.weight.item() == -3.0
     module.weight.grad = torch.full((1, 1), torch.inf)
     assert optimizer.step(parts, 1.0) == {"updates_skipped": 1.0, "loss_scale": 65536.0}
