@@ -21,7 +21,7 @@ class DataMixConfig(SumsAblation):
         "mix": sums({"source": TWO_DIGITS}),
     }
     real_arms: ClassVar[Mapping[str, Settings]] = {"mix": {**gsm8k(MATH), "reward": {"verifier": {"name": "math"}}}}
-    metric: str = "eval/reward/source/copy1"
+    metric: str = "eval/copy1/reward/part/answer"
     claims: tuple[Claim, ...] = (
         Claim("001:1531", "Does a mix learn less of the task than the task alone?", "mix", "one task"),
     )
