@@ -40,13 +40,18 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
     fixed = cache_bytes(config.environment, config.arguments.get("kv_cache_memory_bytes"), on_cpu=facts.on_cpu)
     cache = max(0, share - weights) if fixed is None else fixed
     parts = {"engine weights": weights, "engine KV cache": cache}
-    syncing = {"weight sync": facts.unit if facts.lora else max(facts.largest, facts.unit)}
+    syncing = {"weight sync": facts.unit}
     named = {str(name).replace("_", "-") for name in config.arguments}
     refusal = None if named & OTHER_SIZES else _too_small(facts, weights, cache, share if fixed is None else None)
     if facts.on_cpu:
         estimate = fixed is None or facts.lora
         return EngineMemory(
-            parts, sampling=_sampling(facts), syncing=syncing, takes_views=True, is_estimate=estimate, refusal=refusal
+            parts,
+            sampling=_sampling(facts),
+            syncing=syncing,
+            copies_weights=True,
+            is_estimate=estimate,
+            refusal=refusal,
         )
     asleep = {"engine weights": weights} if facts.lora else {}
     return EngineMemory(
@@ -54,7 +59,7 @@ def colocated_memory(config: ColocatedConfig, facts: EngineFacts) -> EngineMemor
         updating={} if config.sleep else None,
         syncing=syncing,
         host=asleep if config.sleep else {},
-        takes_views=True,
+        copies_weights=True,
         is_estimate=True,
         refusal=refusal,
     )
