@@ -14,7 +14,7 @@ import pytest
 
 from rlhf_core.plugins.registry import Registry
 from scripts.audit.__main__ import FAMILIES, Fault, count_property_tests, missing_tests, print_table, read_faults
-from scripts.audit.seeds import Asked, absent_files, page, read_seeds
+from scripts.audit.seeds import Requirement, absent_files, page, read_seeds
 from tests.docs.place import write_inputs
 from tests.docs.test_blocks import click_command
 
@@ -58,13 +58,13 @@ def test_a_kind_needs_a_test_that_passed_and_none_that_failed(
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Asked]:
+def rows() -> list[Requirement]:
     return read_seeds()
 
 
-def test_every_row_says_what_is_there_and_names_files_that_are(rows: list[Asked]) -> None:
+def test_every_row_says_what_is_there_and_names_files_that_are(rows: list[Requirement]) -> None:
     assert absent_files(rows) == []
-    assert absent_files([Asked("000:1", "", ("docs/no_such_page.md", "rlhf study list"), "works")]) == [
+    assert absent_files([Requirement("000:1", "", ("docs/no_such_page.md", "rlhf study list"), "works")]) == [
         "docs/no_such_page.md"
     ]
     for row in rows:
@@ -73,7 +73,7 @@ def test_every_row_says_what_is_there_and_names_files_that_are(rows: list[Asked]
     assert page().count("\n| ") == len(rows) + 1
 
 
-def test_every_command_of_a_row_has_such_options(rows: list[Asked]) -> None:
+def test_every_command_of_a_row_has_such_options(rows: list[Requirement]) -> None:
     words = [shlex.split(part) for row in rows for part in row.shown if part.startswith("rlhf ")]
     names = {entry.name for entry in Registry(disabled=()).entries()}
     for command in words:
@@ -86,7 +86,7 @@ def test_every_command_of_a_row_has_such_options(rows: list[Asked]) -> None:
 
 
 def test_every_training_of_a_row_is_a_configuration(
-    rows: list[Asked], tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+    rows: list[Requirement], tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)

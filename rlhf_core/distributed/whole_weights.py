@@ -65,13 +65,13 @@ def take_out(tree: Any) -> tuple[Any, dict[str, DTensor]]:
     """A state without its DTensors, which are returned by the place where they stood."""
     tensors: dict[str, DTensor] = {}
 
-    def taken_out(value: Any, path: str) -> Any:
+    def without_tensor(value: Any, path: str) -> Any:
         if not isinstance(value, DTensor):
             return value
         tensors[path] = value
         return Stored(path)
 
-    return _map_leaves(tree, taken_out), tensors
+    return _map_leaves(tree, without_tensor), tensors
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, DTensor]) -> None:

@@ -170,10 +170,10 @@ def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
     """The embedded model that a path names, or whose shape and vocabulary a local model has; None for others."""
     if path in names:
         return path
-    return next((name for name in EMBEDDED if name in names and _is_made_of(path, name)), None)
+    return next((name for name in EMBEDDED if name in names and _same_shape_and_vocabulary(path, name)), None)
 
 
-def _is_made_of(path: str, name: str) -> bool:
+def _same_shape_and_vocabulary(path: str, name: str) -> bool:
     try:
         source, shipped = resolve_model(path), Path(resolve_model(name).path)
         folder = Path(source.path)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.models.chat_templates import prefix_of
-from rlhf_core.models.tool_templates import ASKED, as_given, fill, ignored, template_text, unwritten, with_names
+from rlhf_core.models.tool_templates import ASKED, fill, ignored, template_message, template_text, unwritten, with_names
 from rlhf_core.types.errors import ModelError
 from rlhf_core.types.messages import VARIABLES, Message, Tool, content_of
 
@@ -19,7 +19,7 @@ ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|call|>", "<|return|>")
 """Special tokens that end a turn in templates that do not end all turns alike."""
 MARK = "an-answer-to-find"
 _NONCE = secrets.token_hex(6)
-"""Nobody who writes data knows it, so no data contains a placeholder."""
+"""Random, so that no data contains a placeholder."""
 _CUT = f"cut{_NONCE}e"
 """Stands where a text is cut in two, so that the name of an added token in it is not read as that token."""
 
@@ -175,7 +175,7 @@ class TemplateWriter:
         """A conversation as the template writes it; names of special tokens in messages are placeholders."""
         self._check_tools(messages, tools)
         template = template_text(self.tokenizer)
-        given = [as_given(m, template) for m in with_names(messages)]
+        given = [template_message(m, template) for m in with_names(messages)]
         guarded = [self._guarded(m, added=bool(tools)) for m in given]
         shown = [self._guarded_value(tool, added=True) for tool in tools]
         text = self._filled(messages, guarded, shown, add_generation_prompt)

@@ -47,7 +47,7 @@ def template_text(tokenizer: Any) -> str:
     return str(template)
 
 
-def as_given(message: Message, template: str) -> dict[str, Any]:
+def template_message(message: Message, template: str) -> dict[str, Any]:
     """A turn as the template gets it: content a text, reasoning under the names that the template knows."""
     given = {key: value for key, value in message.items() if value is not None and key not in REASONING_KEYS}
     if not given.get("tool_calls"):

@@ -77,7 +77,7 @@ class RolloutTrainerConfig(ModelLoopSettings):
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
-    def _whole_groups(self) -> Self:
+    def _check_groups(self) -> Self:
         total, size = self.rollout_batch_size, self.group_size
         if total % size:
             divisor = next(d for d in range(min(size, total), 0, -1) if total % d == 0)

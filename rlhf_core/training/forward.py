@@ -213,7 +213,7 @@ def completion_logprobs(
     """
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
-    device, sizes, wanted = next(model.parameters()).device, [len(c) for c in completions], _wanted(completions, masks)
+    device, sizes, wanted = next(model.parameters()).device, [len(c) for c in completions], _indices(completions, masks)
     mask_BT = torch.arange(max(sizes), device=device)[None, :] < on_device(sizes, device)[:, None]
     targets_N = on_device([t for c in completions for t in c], device)
     positions = grid_index(sizes, device)
@@ -246,7 +246,7 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
-def _wanted(completions: Ids, masks: Masks | None) -> list[int] | None:
+def _indices(completions: Ids, masks: Masks | None) -> list[int] | None:
     """Which completion tokens are wanted, counted row after row; None where every one is."""
     if masks is None or all(mask is None for mask in masks):
         return None

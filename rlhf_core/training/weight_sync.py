@@ -65,8 +65,8 @@ class WeightSync:
     An engine's ``update_weights(version, tensors)`` is called before the first batch of each version, with
     ``in_flight`` at any time (ADR 0020). On a strategy that divides weights ``write_weights(version, weights)`` is
     called on rank 0 alone, and ``take_weights(version, record)`` on every rank with what it returned (ADR 0022). An
-    engine whose ``takes_views_as`` is a type is done with the weights when ``update_weights`` returns, and looks them
-    up in the same order on every rank: it is given no clones, and each weight of a divided policy in that type. An
+    engine whose ``copies_weights_as`` is a type is done with the weights when ``update_weights`` returns, and looks up
+    the same in the same order on every rank: it gets no clones, and each weight of a divided policy in that type. An
     engine with ``needs_ranks`` is first given collectives of the calling thread, by ``use_ranks(ranks)``. ``names`` are
     the trained weights' before a strategy wrapped the policy; without a ``sampler`` the policy itself is sampled from.
     """
@@ -86,7 +86,7 @@ class WeightSync:
         self.engine = engine
         self._shards = strategy if isinstance(strategy, ShardedForward) and hasattr(engine, "write_weights") else None
         """Gives rank 0 the weights one by one; None where the engine is handed all of them."""
-        self._dtype = getattr(engine, "takes_views_as", None)
+        self._dtype = getattr(engine, "copies_weights_as", None)
         self.in_flight = bool(getattr(engine, "in_flight", False))
         self._strategy = strategy
         self.needs_ranks = strategy is not None and bool(getattr(engine, "needs_ranks", False))

@@ -20,7 +20,7 @@ an open row. `python -m scripts.audit seeds` prints the same. What the documents
 """
 
 
-class Asked(NamedTuple):
+class Requirement(NamedTuple):
     place: str
     """Document and line, or the number of a fault. Example: ``000:22``"""
     asked: str
@@ -30,14 +30,14 @@ class Asked(NamedTuple):
     """``works``, or ``partly`` or ``missing`` with what is not there."""
 
 
-def read_seeds() -> list[Asked]:
+def read_seeds() -> list[Requirement]:
     """The table; a row whose study has no record yet is ``partly`` done."""
     tables = tomllib.loads(Path(__file__).with_name("seeds.toml").read_text(encoding="utf-8"))
     modules = {entry.name: entry.point.module for entry in Registry(disabled=()).entries("study")}
     return [_row(row, modules) for rows in tables.values() for row in rows]
 
 
-def _row(row: list[str], modules: dict[str, str]) -> Asked:
+def _row(row: list[str], modules: dict[str, str]) -> Requirement:
     place, asked, shown, now = row
     commands: list[str] = []
     for part in shown.split("; "):
@@ -48,14 +48,14 @@ def _row(row: list[str], modules: dict[str, str]) -> Asked:
                 now = _lessened(now, f"{name} is not recorded yet")
             part = f"rlhf study {'show' if found.table else 'run'} {name}"
         commands.append(part)
-    return Asked(place, asked, tuple(commands), now)
+    return Requirement(place, asked, tuple(commands), now)
 
 
 def _lessened(now: str, reason: str) -> str:
     return f"partly: {reason}" if now == "works" else f"{now}; {reason}"
 
 
-def absent_files(rows: Iterable[Asked]) -> list[str]:
+def absent_files(rows: Iterable[Requirement]) -> list[str]:
     """Files of the table that the repository does not have."""
     return [part for row in rows for part in row.shown if " " not in part and not (ROOT / part).is_file()]
 

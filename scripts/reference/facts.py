@@ -55,11 +55,11 @@ def one_card() -> str:
 
     (row,) = states_of(("gpt2-medium",))
 
-    def held(strategy: str, ranks: int) -> str:
+    def size(strategy: str, ranks: int) -> str:
         of = shares(strategy, ranks, ranks)
         return f"{row.parameters * 4 * (of.weights + of.gradients + 2 * of.moments) / 1e9:.1f} GB"
 
-    return f"{held('single', 1)} without FSDP, {held('fsdp', 1)} with it on one card, {held('fsdp', 4)} on each of four"
+    return f"{size('single', 1)} without FSDP, {size('fsdp', 1)} with it on one card, {size('fsdp', 4)} on each of four"
 
 
 FACTS: Mapping[str, Callable[[], str]] = {

@@ -16,7 +16,7 @@ from rlhf_core.config import Registry
 from rlhf_core.data import read_jsonl
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_judge.stand_in import Service, StandIn
-from rlhf_plugin_judge.stand_in_tools import answer_as_asked
+from rlhf_plugin_judge.stand_in_tools import fitting_answer
 
 pytestmark = [
     pytest.mark.usefixtures("rule_judge"),
@@ -152,7 +152,7 @@ def test_trainers_accept_every_kind_that_the_stand_in_s_answers_make(
     kind: str, trainers: tuple[str, ...], judge_by: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
     out = tmp_path / "made.jsonl"
-    with StandIn(Service(answer=answer_as_asked(judge_by))) as server:
+    with StandIn(Service(answer=fitting_answer(judge_by))) as server:
         code, err = command(*asked(server, kind, out))
     assert code == 0, err
     assert len(list(read_jsonl(out))) == 6

@@ -16,7 +16,7 @@ from rlhf_core.data import Message, Tool
 from rlhf_core.models import ModelError
 from rlhf_core.models.chat_templates import prefix_of
 from rlhf_core.models.template_deadline import check_ends
-from rlhf_core.models.tool_templates import ANSWERED, CALLING, PROBE_TOOL, as_given, fill, unwritten
+from rlhf_core.models.tool_templates import ANSWERED, CALLING, PROBE_TOOL, fill, template_message, unwritten
 
 FRAME = (Path(__file__).parent / "keep_thinking.jinja").read_text(encoding="utf-8").rstrip()
 NAMES = "{# keep_thinking"
@@ -26,12 +26,12 @@ _PARTS = re.compile(r"(\{# variables #\}.*?\{# end #\}\{\{ '' \}\})?(.*?)(\{# pr
 them at the ends."""
 
 
-def asked(number: int) -> Message:
+def question(number: int) -> Message:
     """A question of a probe."""
     return {"role": "user", "content": f"question-{number}"}
 
 
-def answered(number: int, *, thought: bool) -> Message:
+def answer(number: int, *, thought: bool) -> Message:
     """An answer of a probe."""
     reasoning = {"reasoning": f"thought-{number}"} if thought else {}
     return {"role": "assistant", "content": f"answer-{number}", **reasoning}
@@ -50,11 +50,11 @@ def keep_thinking(tokenizer: Any) -> None:
         return
     written = partial(_written, tokenizer)
     thought = _writes_thoughts(tokenizer)
-    talk = [turn for n in (1, 2, 3) for turn in (asked(n), answered(n, thought=thought))]
+    talk = [turn for n in (1, 2, 3) for turn in (question(n), answer(n, thought=thought))]
     probes: list[tuple[list[Message], list[Tool]]] = [(talk, [])]
     if not unwritten(tokenizer, calls=False) and not unwritten(tokenizer, calls=True):
         calling = {**CALLING, **({"reasoning": "thought-1"} if thought else {})}
-        probes.append(([asked(1), calling, ANSWERED, *talk[1:]], [PROBE_TOOL]))
+        probes.append(([question(1), calling, ANSWERED, *talk[1:]], [PROBE_TOOL]))
     last_turns = [_last_turn(written(turns, tools), turns) for turns, tools in probes]
     parts = _PARTS.fullmatch(original)
     before, body, after = parts.groups(default="") if parts else ("", original, "")
@@ -68,7 +68,9 @@ def keep_thinking(tokenizer: Any) -> None:
 
 def _written(tokenizer: Any, turns: Sequence[Message], tools: Sequence[Tool] = (), *, generation: bool = False) -> str:
     try:
-        return fill(tokenizer, [as_given(m, tokenizer.chat_template) for m in turns], tools, generation=generation)
+        return fill(
+            tokenizer, [template_message(m, tokenizer.chat_template) for m in turns], tools, generation=generation
+        )
     except ModelError:
         raise
     except Exception as error:  # jinja2 raises whatever the template's author wrote
@@ -82,7 +84,7 @@ def _prompt(tokenizer: Any, turns: Sequence[Message], tools: Sequence[Tool] = ()
 
 def _writes_thoughts(tokenizer: Any) -> bool:
     """Whether an answer's reasoning stands after its own prompt; not so where thinking is switched off."""
-    turns = [asked(1), answered(1, thought=True)]
+    turns = [question(1), answer(1, thought=True)]
     prompt, whole = _prompt(tokenizer, turns[:1]), _written(tokenizer, turns)
     if whole.startswith(prompt) and "thought-1" not in whole:
         raise _impossible(tokenizer, "it never writes the reasoning of an answer, so there is nothing to keep")

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core.data import Message
 from rlhf_core.models import Formatter, ModelConfig, ModelError, load_policy, load_tokenizer
-from rlhf_core.models.tool_templates import ANSWERED, PROBE_TOOL, as_given, fill
+from rlhf_core.models.tool_templates import ANSWERED, PROBE_TOOL, fill, template_message
 from rlhf_plugin_episodes.keep_thinking import keep_thinking
 from rlhf_plugin_sft.task import all_answers
 
@@ -49,7 +49,7 @@ def save_model(folder: Path, tokenizer: Any) -> None:
 
 
 def write(tokenizer: Any, turns: list[Message], *, generation: bool = False, tools: bool = True) -> str:
-    given = [as_given(turn, tokenizer.chat_template) for turn in turns]
+    given = [template_message(turn, tokenizer.chat_template) for turn in turns]
     return fill(tokenizer, given, [PROBE_TOOL] if tools else [], generation=generation)
 
 

@@ -89,7 +89,7 @@ def test_a_policy(tmp_path: Path, strategy: Counted, path: str, lora: LoraSettin
 class Copying:
     """An engine that copies each weight, as vLLM in the training process does."""
 
-    takes_views_as = torch.bfloat16
+    copies_weights_as = torch.bfloat16
 
     def __init__(self) -> None:
         self.weights: dict[str, torch.Tensor] = {}
@@ -112,7 +112,7 @@ def test_an_engine_that_copies_is_handed_one_whole_weight_at_a_time_in_its_own_t
     plain = load_policy(ModelConfig(path="pocket")).model
     handed: list[bool] = []
     whole = SimpleNamespace(
-        takes_views_as=torch.bfloat16,
+        copies_weights_as=torch.bfloat16,
         update_weights=lambda _, views: handed.extend(views[n] is p for n, p in plain.named_parameters()),
     )
     WeightSync(plain, nullcontext, None, whole, names).sync(1)

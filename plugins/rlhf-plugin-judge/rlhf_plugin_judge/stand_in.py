@@ -30,7 +30,6 @@ from rlhf_plugin_judge.prices import Price, Tokens, cost
 from rlhf_plugin_judge.stand_in_tools import (
     ORDERS,
     Wrote,
-    answer_as_asked,
     batch_of,
     blocks_of,
     calls_first,
@@ -38,6 +37,7 @@ from rlhf_plugin_judge.stand_in_tools import (
     error_body,
     fault_of_chat,
     fault_of_messages,
+    fitting_answer,
     listed,
     name_of,
 )
@@ -58,7 +58,7 @@ class Service:
     """State of the stand-in, shared by its threads. ``faults`` (fault -> share) are drawn from seed, question and
     count; ``retry_after`` goes with 429; a hanging request is dropped after ``hang_s``; ``polls`` end a batch."""
 
-    answer: Answer = field(default_factory=answer_as_asked)
+    answer: Answer = field(default_factory=fitting_answer)
     faults: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     price: Price = field(default_factory=lambda: Price(input=1, output=5))

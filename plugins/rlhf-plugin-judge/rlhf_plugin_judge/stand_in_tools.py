@@ -57,7 +57,7 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
 """What the better of two responses has more of: none depends on their order."""
 
 
-def answer_as_asked(judge_by: str = "length") -> Callable[[Body], str]:
+def fitting_answer(judge_by: str = "length") -> Callable[[Body], str]:
     """Answers that fit the question: one grade, a rubric's best grades, the longer of two responses (or the one of the
     higher hash); elsewhere a text that is longer each time that the same is asked, so that two responses differ."""
     order = ORDERS[judge_by]
@@ -82,7 +82,7 @@ def answer_as_asked(judge_by: str = "length") -> Callable[[Body], str]:
 def calls_first(count: int, text: str | None, judge_by: str = "length") -> Any:
     """An answer that calls the first tool offered so often, with arguments of its schema, before it says ``text``, or
     what fits."""
-    say = answer_as_asked(judge_by) if text is None else lambda body: text
+    say = fitting_answer(judge_by) if text is None else lambda body: text
 
     def answer(body: Body) -> Wrote:
         tools = body.get("tools") or ()

@@ -75,7 +75,7 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
     for name in (split,) if split else ("heldout", "train"):
         pairs, counts = _of_split(datasets, name, folder)
         if pairs:
-            kept = pairs[: _whole_rows(pairs, limit or len(pairs))]
+            kept = pairs[: _to_row_end(pairs, limit or len(pairs))]
             counts["pairs_beyond_limit"] = len(pairs) - len(kept)
             return Cases(kept, name, +counts)
     raise DatasetError(
@@ -85,7 +85,7 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder:
     )
 
 
-def _whole_rows(pairs: Sequence[Case], limit: int) -> int:
+def _to_row_end(pairs: Sequence[Case], limit: int) -> int:
     """The limit, or more to the end of a row of RewardBench 2: the best of fewer responses is easier to find."""
     while 0 < limit < len(pairs) and pairs[limit].row and pairs[limit].row == pairs[limit - 1].row:
         limit += 1

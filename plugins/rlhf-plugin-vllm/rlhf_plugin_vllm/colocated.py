@@ -57,7 +57,7 @@ class ColocatedEngine:
                 "vLLM does not start in this process", why=f"{type(error).__name__}: {error}", fix="rollout.arguments"
             ) from error
         self.tolerance, self.dtype = config.canary_tolerance, str(self.vllm.facts["dtype"])
-        self.takes_views_as: torch.dtype = getattr(torch, self.dtype)
+        self.copies_weights_as: torch.dtype = getattr(torch, self.dtype)
         self._label, self._version, self._syncs = "", -1, 0
         sleep = "between sampling and sampling" if self.vllm.sleeps else f"not there on {self.vllm.platform}"
         sleep = sleep if config.sleep else "switched off"
@@ -84,7 +84,7 @@ class ColocatedEngine:
         """Returns the bytes that were given."""
         if not self.files.rank:
             given: list[int] = []
-            self.vllm.take(self._label, self._one_by_one(self.files.whole(tensors), given), None)
+            self.vllm.take(self._label, self._one_by_one(self.files.all_weights(tensors), given), None)
             return sum(given)
         published = self.files.write(version, tensors)
         self.vllm.take(self._label, None, published.path)
@@ -95,7 +95,7 @@ class ColocatedEngine:
         """Each weight with its name, and its bytes into ``given``; none is held here."""
         for name in weights:
             for part, weight in self.files.names.split(name, weights[name].detach()).items():
-                given.append(weight.numel() * self.takes_views_as.itemsize)
+                given.append(weight.numel() * self.copies_weights_as.itemsize)
                 yield part, weight
 
     def _check(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:

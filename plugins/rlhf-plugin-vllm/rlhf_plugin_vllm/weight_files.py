@@ -75,7 +75,7 @@ class WeightFiles:
         if self.sync_folder.shared:
             self._say_in_use(-1)
 
-    def whole(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def all_weights(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """All weights of the policy: a version's trained ones, and those that are not trained; none is looked up."""
         return ChainMap[str, Any](dict(self._frozen), tensors) if self._frozen else tensors  # pyright: ignore[reportArgumentType]
 
@@ -100,7 +100,7 @@ class WeightFiles:
     def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         if self.sync_folder.shared:
             return write_buckets(path, tensors, self.bucket, self._sizes, self.names.split)
-        return write_buckets(path, self.whole(tensors), self.bucket, split=self.names.split)
+        return write_buckets(path, self.all_weights(tensors), self.bucket, split=self.names.split)
 
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))

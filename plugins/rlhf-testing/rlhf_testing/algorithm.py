@@ -39,7 +39,7 @@ def check_algorithm(config: ComponentConfig, ctx: BuildContext | None = None) ->
     context = ctx or make_context()
 
     def ask(scored: Scored) -> list[Terms]:
-        return _asked(config, built(config, "algorithm", context), scored)
+        return _checked_terms(config, built(config, "algorithm", context), scored)
 
     scored = make_scored(with_values=config.has_critic)
     terms = ask(scored)
@@ -70,7 +70,7 @@ def _with_tool(rollout: Any) -> Any:
     return replace(rollout, completion_ids=ids, logprobs_T=logprobs_T, mask_T=mask_T, turns=turns)
 
 
-def _asked(config: Any, algorithm: Any, scored: Scored) -> list[Terms]:
+def _checked_terms(config: Any, algorithm: Any, scored: Scored) -> list[Terms]:
     watched = left_alone(config, algorithm.signals, "signals()", "scored")
     try:
         return check_signals(watched(scored), scored, config.components, f"algorithm '{config.name}'")
@@ -107,7 +107,7 @@ def _check_order(config: ComponentConfig, ask: Ask, scored: Scored, terms: Seque
 
 def _check_resume(config: Any, context: BuildContext, scored: Scored) -> None:
     whole, again = (built(config, "algorithm", context) for _ in range(2))
-    _asked(config, whole, scored)
+    _checked_terms(config, whole, scored)
     if hasattr(whole, "state_dict"):
         again.load_state_dict(copy.deepcopy(whole.state_dict()))
     one, other = whole.signals(scored), again.signals(scored)

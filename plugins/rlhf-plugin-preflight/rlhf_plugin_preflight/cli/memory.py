@@ -80,7 +80,7 @@ def plan(
     from rlhf_core.config import BuildContext
     from rlhf_plugin_preflight.cli.memory_table import print_plan
     from rlhf_plugin_preflight.memory.amounts import read_amount
-    from rlhf_plugin_preflight.memory.plan import asked_for
+    from rlhf_plugin_preflight.memory.plan import requested_placement
     from rlhf_plugin_preflight.memory.report import make_report
 
     limit = None if device_memory is None else read_amount(device_memory)
@@ -90,7 +90,7 @@ def plan(
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     if hasattr(config.trainer, "check_precision"):
         config.trainer.check_precision(ctx)
-    placement = asked_for(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
+    placement = requested_placement(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     report = make_report(ctx, placement, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:
         emit_json(report.as_json())

@@ -65,7 +65,7 @@ class EngineMemory:
     """No run has measured it."""
     from_shards: bool = False
     """Where ranks divide the weights it is given them one by one, on rank 0 (``write_weights``): never whole."""
-    takes_views: bool = False
+    copies_weights: bool = False
     """It copies each weight on every rank, gathered there if ranks divide it; no snapshot is made for it."""
     refusal: ConfigError | None = None
     """Why it cannot start with these settings, whatever else the device holds."""

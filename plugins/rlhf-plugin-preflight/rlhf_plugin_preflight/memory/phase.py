@@ -55,10 +55,10 @@ def phase_of(
         for name, size in source.items():
             target = host if away and name not in ON_DEVICE else device
             target[name] = target.get(name, 0.0) + size
-    return Phase(_whole(device), _whole(host))
+    return Phase(_rounded(device), _rounded(host))
 
 
-def _whole(parts: Mapping[str, float]) -> Parts:
+def _rounded(parts: Mapping[str, float]) -> Parts:
     return {name: round(size) for name, size in parts.items() if round(size)}
 
 

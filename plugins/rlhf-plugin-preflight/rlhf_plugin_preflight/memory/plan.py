@@ -124,10 +124,10 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     state: dict[str, float] = {"optimizer": moments * of.moments, **made}
     temporaries = update.step / split if on_cpu else trained  # a CPU steps one weight at a time
     in_step = {"gradients": trained * of.gradients, "optimizer temporaries": temporaries * of.moments}
-    views = footprint.engine is not None and footprint.engine.takes_views
+    views = footprint.engine is not None and footprint.engine.copies_weights
     one_by_one = of.gathers and footprint.engine is not None and (views or footprint.engine.from_shards)
     gathers = of.gathers and not one_by_one
-    whole = {"gathered units": weights + critic - _stays_whole(footprint, of, placement)} if gathers else {}
+    whole = {"gathered units": weights + critic - _gathered_always(footprint, of, placement)} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
@@ -165,7 +165,7 @@ def _in_rollout(footprint: Footprint, split: int, *, cloned: bool) -> list[dict[
     return [{name: size / (split if name == "KV cache" else 1) for name, size in footprint.sampling.parts.items()}]
 
 
-def _stays_whole(footprint: Footprint, of: Shares, placement: Placement) -> float:
+def _gathered_always(footprint: Footprint, of: Shares, placement: Placement) -> float:
     """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
     return root_weight_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
 
@@ -238,7 +238,7 @@ def placement_of(ctx: BuildContext) -> Placement:
     return Placement(known, ctx.world_size, size or ctx.world_size, bucket=bucket)
 
 
-def asked_for(
+def requested_placement(
     ctx: BuildContext, strategy: str | None, ranks: int, ranks_per_node: int | None, tensor: int, pipeline: int
 ) -> Placement:
     """A layout that somebody asks about: ``tensor`` ranks share every layer, ``pipeline`` groups of layers."""
