@@ -7,13 +7,21 @@ from pydantic import Field
 
 from rlhf_core.config import merge_settings
 from rlhf_studies.common import smoke
-from rlhf_studies.common.ablation.sums import SumsAblation
+from rlhf_studies.common.ablation.sums import COPIES, POCKET, REAL, SUMS, SumsAblation
 from rlhf_study.ablation.config import Claim, Settings
 
 ADAPTIVE: Settings = {"adaptive_sampling": {"k_success": 2, "k_failure": 2, "max_completions": 32}}
 BY_PASS_RATE: Settings = {
     "dataset": {"curriculum": {"path": "@pass_rates", "band": [0.05, 0.95], "max_unmatched_fraction": 0.1}}
 }
+
+MOSTLY_ONE_COPY: Settings = {
+    "dataset": {
+        "sources": [{"source": SUMS, "label": copy, "weight": 1.0 if n else 1e4} for n, copy in enumerate(COPIES)]
+    }
+}
+"""Training asks the 533 sums of the first copy, and all copies are held out: a run asks every sum more than twice, so
+that an order by the run's own scores can matter."""
 
 
 class CurriculumConfig(SumsAblation):
@@ -27,6 +35,8 @@ class CurriculumConfig(SumsAblation):
         "train": merge_settings(dict(smoke.ONLINE), {"trainer": {"sampling": {"max_tokens": 16}}}),
     }
     component: ClassVar[str] = "rlhf_studies.curriculum.run:Curriculum"
+    worlds: ClassVar[Mapping[str, Settings]] = {"pocket": merge_settings(POCKET, MOSTLY_ONE_COPY), "real": REAL}
+    steps: int = Field(default=80, ge=1)
     arms: Mapping[str, Settings] = {
         "any order": {},
         "easiest first": BY_PASS_RATE,

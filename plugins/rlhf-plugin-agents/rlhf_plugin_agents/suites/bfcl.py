@@ -1,5 +1,5 @@
 """Tasks of the Berkeley Function Calling Leaderboard, from its files, with verdicts by its own rules (`ast_checker` of
-bfcl-eval 2026.3.23, Apache-2.0); `docs/bench/bfcl_verdicts.json` compares both."""
+bfcl-eval 2026.3.23, Apache-2.0); the study `bfcl_verdicts` compares both."""
 
 from __future__ import annotations
 
