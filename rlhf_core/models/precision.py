@@ -26,7 +26,9 @@ def set_precision(model: Any, precision: Precision) -> None:
 
     @functools.wraps(type(owner).forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(next(self.parameters()).device.type, dtype):
+        keep = torch.autocast_increment_nesting() > 1  # casts, for the next token; an update would keep those of all
+        torch.autocast_decrement_nesting()
+        with torch.autocast(next(self.parameters()).device.type, dtype, cache_enabled=keep):
             out = type(self).forward(self, *args, **kwargs)
         for name in ("last_hidden_state", "logits"):
             if getattr(out, name, None) is not None:

@@ -111,7 +111,7 @@ class NativeEngine:
                 drawn = sorted((order[at], row) for at, row in new.items())
                 ended([(i, self._rollout(requests[i], row, policy_version)) for i, row in drawn], tokens)
 
-        with sampling_forwards(self.model), torch.inference_mode():
+        with sampling_forwards(self.model), torch.no_grad():
             decoder = self._decoder([requests[i] for i in order], sampling)
             results = decoder.run(report if ended else None, every_s)
         drawn = dict(zip(order, results, strict=True))
@@ -120,7 +120,7 @@ class NativeEngine:
     def stream(self, request: RolloutRequest, sampling: SamplingParams, token: Callable[[int], None]) -> Rollout:
         """As :meth:`generate` for one request, with each token as soon as it is drawn."""
         self.check(request, sampling)
-        with sampling_forwards(self.model), torch.inference_mode():
+        with sampling_forwards(self.model), torch.no_grad():
             drawn = self._decoder([request], sampling).run(token=token)[0]
         return self._rollout(request, drawn, 0)
 
@@ -156,7 +156,7 @@ class NativeEngine:
 
     def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
         parts = split_lm_head(self.model)
-        with torch.inference_mode():
+        with torch.no_grad():
             step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:

@@ -21,7 +21,8 @@ BLOCK = 256
 
 @contextlib.contextmanager
 def sampling_forwards(model: Any) -> Generator[None, None, None]:
-    """A context without dropout in which autocast casts weights once; they must not change in it."""
+    """A context without dropout in which autocast casts weights once, but under ``torch.inference_mode``, where it
+    keeps no cast; they must not change in it."""
     device = next(model.parameters()).device.type
     with quiet(model), torch.autocast(device, torch.bfloat16, enabled=False):
         yield

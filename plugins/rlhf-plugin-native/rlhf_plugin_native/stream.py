@@ -46,7 +46,7 @@ class NativeStream:
             decoder.submit(name, request)
             self._under_way += 1
         self._new.clear()
-        with torch.inference_mode():
+        with torch.no_grad():
             ended = decoder.take(steps)
         self._under_way -= len(ended)
         return [(decoder.names[i], self._finish(decoder.requests[i], drawn)) for i, drawn in sorted(ended.items())]
