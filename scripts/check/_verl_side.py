@@ -41,6 +41,7 @@ mask, out = given["mask"].double(), {}
 for name, (theirs, chosen) in asked["losses"].items():
     new = given["new"].clone().requires_grad_(True)
     mode = "seq-mean-token-mean" if theirs in ("gspo", "sapo", "geo_mean") else "token-mean"
+    torch.manual_seed(0)
     loss, _ = core_algos.get_policy_loss_fn(theirs)(given["old"], new, given["advantage"], mask, mode, settings(chosen))
     loss.backward()
     assert new.grad is not None
