@@ -50,6 +50,7 @@ rewards = torch.zeros_like(mask)
 rewards[torch.arange(len(mask)), mask.sum(-1).long() - 1] = given["reward"]
 more = {
     "grpo_passk": {"config": {"norm_adv_by_std_in_grpo": True}},
+    "remax": {"reward_baselines": given["greedy"]},
     "optimal_token_baseline": {"old_log_probs": given["old"], "sum_pi_squared": given["old"].exp().square()},
 }
 for name, theirs in asked["advantages"].items():

@@ -52,6 +52,7 @@ ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "optimal_baseline": ("opo", {}),
     "best_of_group": ("grpo_passk", {}),
     "optimal_token_baseline": ("optimal_token_baseline", {}),
+    "remax": ("remax", {}),
 }
 PER_SEQUENCE = ("gspo", "gspo_token", "sapo", "gmpo")
 
@@ -69,6 +70,7 @@ def inputs() -> dict[str, np.ndarray]:
         "advantage": np.repeat(rng.normal(0, 1, (size, 1)), T, axis=1),
         "reward": rng.normal(0, 1, size).round(3),
         "group": np.repeat(np.arange(GROUPS), GROUP),
+        "greedy": np.repeat(rng.normal(0, 1, GROUPS).round(3), GROUP),
     }
 
 
@@ -94,7 +96,10 @@ def our_advantages(name: str, settings: dict[str, Any], given: dict[str, np.ndar
         for rollout, old_T, mask_T in zip(rollouts, given["old"], given["mask"])
     ]
     estimator = Registry(disabled=()).load("advantage", name)(**settings).build(make_context())
-    estimate = estimator.estimate(rows, [Score(float(r)) for r in given["reward"]], given["group"].tolist())
+    scores = [
+        Score(float(r), parts={"greedy": float(g)}) for r, g in zip(given["reward"], given["greedy"], strict=True)
+    ]
+    estimate = estimator.estimate(rows, scores, given["group"].tolist())
     out_BT = np.zeros((len(rows), T))
     for b, value in enumerate(estimate.values):
         out_BT[b, : given["mask"][b].sum()] = value

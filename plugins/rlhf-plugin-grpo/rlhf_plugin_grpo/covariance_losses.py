@@ -49,7 +49,7 @@ class ClipCov:
 
 
 class KlCov:
-    """The unclipped surrogate, with a penalty of the distance from the policy that sampled at the tokens that need it."""
+    """The unclipped surrogate, with a penalty of the distance from the policy that sampled at some tokens."""
 
     def __init__(self, config: KlCovConfig) -> None:
         self.share, self.beta = config.share, config.beta

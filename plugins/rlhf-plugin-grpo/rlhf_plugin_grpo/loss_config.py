@@ -172,6 +172,13 @@ class ReinforceWithBaselineConfig(ReinforceConfig):
     recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "group_norm"}
 
 
+class RemaxLossConfig(ReinforceConfig):
+    """``-A log pi`` with the greedy completion's score as the baseline, for ``--algo remax`` (Li et al. 2023)."""
+
+    name: str = "remax"
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "remax"}
+
+
 class NoBaselineConfig(ReinforceConfig):
     """``reinforce`` by a course's name."""
 
