@@ -283,7 +283,7 @@ class DroConfig(ComponentConfig):
 
 class ClipCovConfig(ComponentConfig):
     """The clipped surrogate less some tokens of a high covariance of log-probability and advantage, which take the
-    entropy (Cui et al. 2025, Clip-Cov, arXiv 2505.22617, eqs. 12-13). The covariance is that of a micro-batch."""
+    entropy (Cui et al. 2025, Clip-Cov, arXiv 2505.22617). The covariance is that of a micro-batch."""
 
     name: str = "clip_cov"
     component: ClassVar[str] = "rlhf_plugin_grpo.covariance_losses:ClipCov"
@@ -311,7 +311,7 @@ class ClipCovConfig(ComponentConfig):
 
 class KlCovConfig(ComponentConfig):
     """``-rho A``, and ``beta |log rho|`` at the tokens of the highest covariance of log-probability and advantage (Cui
-    et al. 2025, KL-Cov, arXiv 2505.22617, eqs. 14-15). The covariance is that of a micro-batch."""
+    et al. 2025, KL-Cov, arXiv 2505.22617). The covariance is that of a micro-batch."""
 
     name: str = "kl_cov"
     component: ClassVar[str] = "rlhf_plugin_grpo.covariance_losses:KlCov"

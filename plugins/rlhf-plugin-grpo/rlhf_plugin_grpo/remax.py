@@ -1,4 +1,4 @@
-r"""ReMax: the reward of the greedy completion is the baseline (Li et al. 2023, arXiv 2310.10505, eq. 6)."""
+r"""ReMax: the reward of the greedy completion is the baseline (Li et al. 2023, arXiv 2310.10505)."""
 
 from __future__ import annotations
 
