@@ -41,6 +41,7 @@ mask, out = given["mask"].double(), {}
 for name, (theirs, chosen) in asked["losses"].items():
     new = given["new"].clone().requires_grad_(True)
     mode = "seq-mean-token-mean" if theirs in ("gspo", "sapo", "geo_mean") else "token-mean"
+    torch.manual_seed(0)
     loss, _ = core_algos.get_policy_loss_fn(theirs)(given["old"], new, given["advantage"], mask, mode, settings(chosen))
     loss.backward()
     assert new.grad is not None
@@ -49,6 +50,7 @@ rewards = torch.zeros_like(mask)
 rewards[torch.arange(len(mask)), mask.sum(-1).long() - 1] = given["reward"]
 more = {
     "grpo_passk": {"config": {"norm_adv_by_std_in_grpo": True}},
+    "remax": {"reward_baselines": given["greedy"]},
     "optimal_token_baseline": {"old_log_probs": given["old"], "sum_pi_squared": given["old"].exp().square()},
 }
 for name, theirs in asked["advantages"].items():

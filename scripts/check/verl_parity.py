@@ -38,6 +38,12 @@ LOSSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "dppo (kl)": ("dppo_kl", {"divergence": "kl", "divergence_max": 0.02}, {"clip_ratio": 0.02, "clip_ratio_c": 20.0}),
     "gmpo": ("geo_mean", {"clip_range": 0.2}, {"clip_ratio": 0.2}),
     "dro": ("dro", {"beta": 0.5}, {"policy_loss": {"dro_beta": 0.5}}),
+    "clip_cov": (
+        "clip_cov",
+        {"share": 0.06, "covariance_min": 0.1, "covariance_max": 2.0},
+        {"clip_ratio": 0.2, "policy_loss": {"clip_cov_ratio": 0.06, "clip_cov_lb": 0.1, "clip_cov_ub": 2.0}},
+    ),
+    "kl_cov": ("kl_cov", {"share": 0.1, "beta": 0.7}, {"policy_loss": {"kl_cov_ratio": 0.1, "ppo_kl_coef": 0.7}}),
 }
 """Ours -> verl's name, our settings, theirs."""
 ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,6 +52,7 @@ ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "optimal_baseline": ("opo", {}),
     "best_of_group": ("grpo_passk", {}),
     "optimal_token_baseline": ("optimal_token_baseline", {}),
+    "remax": ("remax", {}),
 }
 PER_SEQUENCE = ("gspo", "gspo_token", "sapo", "gmpo")
 
@@ -63,6 +70,7 @@ def inputs() -> dict[str, np.ndarray]:
         "advantage": np.repeat(rng.normal(0, 1, (size, 1)), T, axis=1),
         "reward": rng.normal(0, 1, size).round(3),
         "group": np.repeat(np.arange(GROUPS), GROUP),
+        "greedy": np.repeat(rng.normal(0, 1, GROUPS).round(3), GROUP),
     }
 
 
@@ -71,6 +79,7 @@ def our_loss(name: str, settings: dict[str, Any], given: dict[str, np.ndarray]) 
     new_BT, mask_BT = torch.tensor(given["new"], requires_grad=True), torch.tensor(given["mask"])
     old_BT, A_BT = torch.tensor(given["old"]), torch.tensor(given["advantage"])
     config = Registry(disabled=()).load("loss", name.split()[0])(**settings)
+    torch.manual_seed(0)  # clip_cov draws tokens; so does the other side
     loss_BT = config.build(make_context())(TokenBatch(new_BT, mask_BT, A_BT, old_BT, None, None, None)).loss
     reduction = "sequence_mean" if name in PER_SEQUENCE else "token_mean"
     loss = reduce_loss(loss_BT, mask_BT, reduction, float(len(mask_BT) if name in PER_SEQUENCE else mask_BT.sum()))
@@ -87,7 +96,10 @@ def our_advantages(name: str, settings: dict[str, Any], given: dict[str, np.ndar
         for rollout, old_T, mask_T in zip(rollouts, given["old"], given["mask"])
     ]
     estimator = Registry(disabled=()).load("advantage", name)(**settings).build(make_context())
-    estimate = estimator.estimate(rows, [Score(float(r)) for r in given["reward"]], given["group"].tolist())
+    scores = [
+        Score(float(r), parts={"greedy": float(g)}) for r, g in zip(given["reward"], given["greedy"], strict=True)
+    ]
+    estimate = estimator.estimate(rows, scores, given["group"].tolist())
     out_BT = np.zeros((len(rows), T))
     for b, value in enumerate(estimate.values):
         out_BT[b, : given["mask"][b].sum()] = value

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelConfig, ModelError, load_tokenizer, resolve_model
-from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.server import TEXTS, TeacherServer
 from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 
@@ -24,6 +24,12 @@ def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
             why="a server's log-probabilities are at temperature 1",
             fix="leave loss.temperature out, or name a folder: --set trainer.teacher=FOLDER",
         )
+    if settings.tokenizer == "other" and (agent := ctx.config.agent) is not None and agent.name != "single_turn":
+        raise ConfigError(
+            f"trainer.teacher.tokenizer=other cannot be combined with agent '{agent.name}'",
+            why="a completion of one turn is aligned, not an episode of several",
+            fix="--set agent=single_turn, or a teacher with the student's tokenizer",
+        )
     if not resolve_model(ctx.config.model.path).local or not (settings.url or resolve_model(settings.path).local):
         return  # of the hub: looked at once it is loaded
     tokenizer = load_tokenizer(ctx.config.model)
@@ -33,13 +39,27 @@ def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
             fix="--set trainer.teacher.top_k=0 compares all, or give fewer",
         )
     if settings.path:
-        check_same_vocabulary(settings.path, load_tokenizer(ModelConfig(path=settings.path)), ctx)
+        check_tokenizer(settings, load_tokenizer(ModelConfig(path=settings.path)), ctx)
         return
     server = TeacherServer(settings)
     try:
         server.check(tokenizer)
     finally:
         server.close()
+
+
+def check_tokenizer(settings: TeacherSettings, tokenizer: Any, ctx: BuildContext) -> None:
+    """The teacher's tokens are the student's or, of another tokenizer, say what they were made of."""
+    if settings.tokenizer == "same":
+        check_same_vocabulary(settings.path, tokenizer, ctx)
+        return
+    for text in TEXTS:
+        if (said := tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))) != text:
+            raise ModelError(
+                f"the tokenizer of teacher '{settings.path}' does not give back what it reads",
+                why=f"{text!r} becomes {said!r}: its tokens cannot be aligned with the student's",
+                fix="take another teacher, or let it write texts (rlhf generate) and learn those: --algo sft",
+            )
 
 
 def check_same_vocabulary(path: str, tokenizer: Any, ctx: BuildContext) -> None:
@@ -52,5 +72,6 @@ def check_same_vocabulary(path: str, tokenizer: Any, ctx: BuildContext) -> None:
         f"teacher '{path}' has another vocabulary than the student '{ctx.config.model.path}'",
         where=f"{len(other)} of {len(theirs.keys() | ours.keys())} tokens differ, such as {other[0]!r}",
         why="distributions are compared token by token",
-        fix="take one of the student's family, or let it write texts (rlhf generate) and learn those: --algo sft",
+        fix="take one of the student's family, let it write texts (rlhf generate) for --algo sft, or align both: "
+        "--set trainer.teacher.tokenizer=other",
     )

@@ -100,9 +100,10 @@ class DistillOfflineConfig(SftConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a teacher that cannot teach."""
         super().preflight(ctx)
-        if self.teacher.context and self.learn == "all":
+        other = self.teacher.tokenizer == "other"
+        if (self.teacher.context or other) and self.learn == "all":
             raise ConfigError(
-                "trainer.teacher.context cannot be combined with learn: all",
+                f"trainer.teacher.{'tokenizer=other' if other else 'context'} cannot be combined with learn: all",
                 why="the teacher's context is written before one answer, not before each of a conversation",
                 fix="--set trainer.learn=last",
             )

@@ -18,7 +18,8 @@ class Divergence:
 
     def __call__(self, batch: Any) -> LossOutput:
         """The divergences that the trainer has computed with :meth:`divergence`, a chunk of tokens at a time."""
-        return LossOutput(batch.divergence_BT)
+        aligned = getattr(batch, "aligned", None)
+        return LossOutput(batch.divergence_BT, {} if aligned is None else {"teacher/aligned": aligned})
 
     def divergence(self, student_CV: torch.Tensor, teacher_CV: torch.Tensor) -> torch.Tensor:
         """One value per token of two tensors of log-probabilities."""

@@ -18,6 +18,7 @@ from rlhf_core.losses import TokenBatch
 from rlhf_core.models import on_device, pad_rows, split_lm_head
 from rlhf_core.training import PolicyModule, TrainingSample, completion_logprobs
 from rlhf_plugin_distill.loss import Divergence, with_tail
+from rlhf_plugin_distill.spans import Span, SpanTeacher, exact_logprobs
 
 CHUNK_BYTES = 32 << 20
 """Of one float32 tensor ``[C, V]``; a chunk holds a few at a time, and the backward pass makes them again."""
@@ -33,6 +34,10 @@ class DistillSample(TrainingSample):
     """Of a server: its likeliest tokens at each token."""
     teacher_logprobs_TK: Any = None
     """Their log-probabilities and, last, that of all others together: ``[T, K + 1]``."""
+    teacher_completion: tuple[int, ...] = ()
+    """Of a teacher with another tokenizer: its tokens of the completion."""
+    spans: tuple[Span, ...] = ()
+    """Which of them are which of the student's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class DistillBatch(TokenBatch):
 
     divergence_BT: torch.Tensor | None = None
     """With gradient; 0 at tokens that do not count."""
+    aligned: tuple[torch.Tensor, int] | None = None
+    """With another tokenizer: tokens in spans that the teacher has too, of those that count."""
 
 
 class Outputs(NamedTuple):
@@ -66,6 +73,16 @@ def outputs(model: Any, pieces: Pieces, wanted_N: torch.Tensor, paths: Mapping[s
     places = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(pieces) for t in range(len(c))]
     row_N, place_N = on_device(places, ids_BL.device).T
     return Outputs(model(input_ids=ids_BL, use_cache=False).logits[row_N, place_N][wanted_N], lambda rows: rows)
+
+
+@torch.no_grad()
+def chosen_logprobs(made: Outputs, targets_N: torch.Tensor, vocabulary: int, temperature: float) -> torch.Tensor:
+    """Log-probability of each token, the head a chunk at a time."""
+    size, parts = max(1, CHUNK_BYTES // (4 * vocabulary)), list[torch.Tensor]()
+    for rows_CX, targets_C in zip(made.rows_NX.split(size), targets_N.split(size), strict=True):
+        logprobs_CV = (_wide(made.head(rows_CX)) / temperature).log_softmax(-1)
+        parts.append(exact_logprobs(logprobs_CV, targets_C))
+    return torch.cat(parts)
 
 
 class DistillModule(PolicyModule):
@@ -102,6 +119,7 @@ class DistillModule(PolicyModule):
             behaviour_logprobs_BT=None if behaviour[0] is None else _grid(behaviour, np.float32, device),
             entropy_BT=grid(entropy_N),
             divergence_BT=grid(divergence_N),
+            aligned=((teacher.span_N >= 0).sum(), len(counted)) if isinstance(teacher, SpanTeacher) else None,
         )
 
     def _chunked(self, student: Outputs, teacher: Any, targets_N: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -115,14 +133,18 @@ class DistillModule(PolicyModule):
         if not parts:  # every completion of the micro-batch was cut
             none_N = student.rows_NX.float().sum(-1)
             return none_N, none_N.detach(), none_N.detach()
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        first_N, *others = (torch.cat(column) for column in zip(*parts, strict=True))
+        return teacher.divergence(self.loss, first_N) if isinstance(teacher, SpanTeacher) else first_N, *others
 
     def _chunk(
         self, student: Outputs, teacher: Any, targets_N: torch.Tensor, C: slice
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits_CV = _wide(student.head(student.rows_NX[C]))
         student_CV = (logits_CV / self.loss.temperature).log_softmax(-1)
-        divergence_C = self.loss.divergence(*teacher.compared(student_CV, C, self.loss.temperature))
+        if isinstance(teacher, SpanTeacher):  # a sum over several tokens, which other chunks may have
+            divergence_C = exact_logprobs(student_CV, targets_N[C])
+        else:
+            divergence_C = self.loss.divergence(*teacher.compared(student_CV, C, self.loss.temperature))
         with torch.no_grad():
             sampled_CV = student_CV
             if self.loss.temperature != self.temperature:

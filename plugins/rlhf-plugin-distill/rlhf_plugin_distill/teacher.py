@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError, Message, Prompt, Tool, message_text
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer, on_device
 from rlhf_core.training import TrainingSample
-from rlhf_plugin_distill.checks import check_same_vocabulary
-from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, outputs
+from rlhf_plugin_distill.checks import check_tokenizer
+from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, chosen_logprobs, outputs
 from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.spans import SpanTeacher, align, no_logprobs, span_numbers
 from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 Samples = Sequence[DistillSample]
@@ -27,9 +29,9 @@ class LocalTeacher:
 
     def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
         loaded = load_policy(ModelConfig(path=settings.path, dtype=ctx.config.model.dtype))
-        check_same_vocabulary(settings.path, loaded.tokenizer, ctx)
+        check_tokenizer(settings, loaded.tokenizer, ctx)
         self.model = loaded.model.to(ctx.strategy.device).requires_grad_(False)
-        self.context, self.top_k = loaded.context, settings.top_k
+        self.context, self.top_k, self.tokenizer = loaded.context, settings.top_k, loaded.tokenizer
 
     def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples as they are: the model is run beside the student."""
@@ -40,6 +42,38 @@ class LocalTeacher:
         """At the tokens of a micro-batch that count."""
         pieces = [piece for s in samples for piece in teacher_pieces(s)]
         return FullTeacher(outputs(self.model, pieces, wanted_N, paths), self.top_k)
+
+
+class OtherTokenizerTeacher(LocalTeacher):
+    """A frozen model that reads its own tokens of each completion."""
+
+    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
+        super().__init__(settings, ctx)
+        self.student = load_tokenizer(ctx.config.model)
+
+    def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
+        """The samples with the teacher's tokens; what does not fit its context is left out."""
+        aligned: list[DistillSample] = []
+        for sample in samples:
+            assert sample.teacher_prompt is not None, "a teacher of another tokenizer reads its own prompt"
+            room = self.context - len(sample.teacher_prompt)
+            ids, spans = align(self.student, sample.completion_ids, self.tokenizer, room)
+            aligned.append(replace(sample, teacher_completion=tuple(ids), spans=tuple(spans)))
+        return aligned
+
+    @torch.no_grad()
+    def outputs(self, samples: Samples, wanted_N: torch.Tensor, paths: Mapping[str, Any]) -> Any:
+        """At its own tokens; ``paths`` are the student's, and not taken."""
+        device, rows = wanted_N.device, [(s.teacher_prompt or (), s.teacher_completion) for s in samples]
+        targets_M = on_device([token for _, completion in rows for token in completion], device)
+        logprobs: Any = no_logprobs
+        if len(targets_M):
+            made = outputs(self.model, [row for row in rows if row[1]], torch.arange(len(targets_M), device=device), {})
+            vocabulary = self.model.get_input_embeddings().weight.shape[0]
+            logprobs = partial(chosen_logprobs, made, targets_M, vocabulary)
+        lengths = [len(s.teacher_completion) for s in samples]
+        numbers = span_numbers([s.spans for s in samples], [s.mask_T for s in samples], lengths, device)
+        return SpanTeacher(logprobs, *numbers)
 
 
 class ServedTeacher:
@@ -75,6 +109,8 @@ Teacher = LocalTeacher | ServedTeacher
 
 def open_teacher(settings: TeacherSettings, ctx: BuildContext) -> Teacher:
     """The run's teacher; a fault of it is found before the student is loaded."""
+    if settings.tokenizer == "other":
+        return OtherTokenizerTeacher(settings, ctx)
     return ServedTeacher(settings, ctx) if settings.url else LocalTeacher(settings, ctx)
 
 
@@ -94,9 +130,11 @@ class TeacherPrompts:
     """Writes ``teacher.context`` around a prompt's last turn."""
 
     def __init__(self, settings: TeacherSettings, policy: LoadedModel, ctx: BuildContext, teacher: Teacher) -> None:
-        self.template, self.limit = settings.context, teacher.context
+        self.template, self.limit, tokenizer = settings.context, teacher.context, policy.tokenizer
+        if isinstance(teacher, OtherTokenizerTeacher):
+            self.template, tokenizer = self.template or "{prompt}", teacher.tokenizer
         model = ctx.config.model
-        self.formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
+        self.formatter = Formatter(tokenizer, model.prompt_format, model.tool_format)
 
     def of_rollout(self, prompt: Prompt, info: Mapping[str, Any], room: int) -> tuple[int, ...] | None:
         """Of a completion of ``room`` tokens; ``info`` is the rollout's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,6 +28,10 @@ class TeacherSettings(Config):
     """What the teacher reads in place of the last user's turn: a text with ``{prompt}``, which is that turn, and
     columns of the row such as ``{answer}`` or ``{completion}``, a demonstration. ``{feedback}`` is what an environment
     wrote under that name into ``Rollout.info``, or empty. Empty: the teacher reads the student's prompt."""
+    tokenizer: Literal["same", "other"] = "same"
+    """``other``: the teacher reads its own tokens of each completion, and likelihoods of the spans of text that are
+    whole tokens of both are compared, as two outcomes, the span or any other text (Minixhofer et al. 2025, approximate
+    likelihood matching). For a ``path``, and one turn."""
     timeout_s: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     """Seconds for one answer of a server."""
 
@@ -50,6 +54,13 @@ class TeacherSettings(Config):
             raise ConfigError(
                 "trainer.teacher.top_k=0 asks for the whole vocabulary, which a server does not give",
                 fix="--set trainer.teacher.top_k=20, and start vLLM with --max-logprobs 20 or more",
+            )
+        if self.tokenizer == "other" and (self.url or self.top_k):
+            both = "url" if self.url else "top_k"
+            raise ConfigError(
+                f"trainer.teacher.tokenizer=other cannot be combined with trainer.teacher.{both}",
+                why="it compares the likelihoods of spans of text, which a model in this process gives",
+                fix="--set trainer.teacher=FOLDER, without top_k",
             )
         if self.context and "{prompt}" not in self.context:
             raise ConfigError(

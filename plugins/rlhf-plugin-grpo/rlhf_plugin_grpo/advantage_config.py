@@ -115,6 +115,22 @@ class RawConfig(ComponentConfig):
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:Raw"
 
 
+class RemaxConfig(ComponentConfig):
+    """``r - r(greedy)``: the reward of the policy's greedy completion is the baseline (Li et al. 2023, ReMax)."""
+
+    name: str = "remax"
+    component: ClassVar[str] = "rlhf_plugin_grpo.remax:Remax"
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a trainer that samples nothing greedily."""
+        if not ctx.config.trainer.component.endswith(":GreedyBaselineTrainer"):
+            raise ConfigError(
+                f"advantage 'remax' cannot be combined with algorithm '{ctx.config.trainer.name}'",
+                why="nobody samples the greedy completion that is its baseline",
+                fix="--algo remax",
+            )
+
+
 class KeepConfig(ComponentConfig):
     """1 for completions that are imitated; the others are left out, of every mean too (expert iteration)."""
 

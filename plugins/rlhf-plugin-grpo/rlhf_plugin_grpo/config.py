@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_grpo.advantage_config import GroupNormConfig as GroupNormConfig
@@ -132,3 +133,26 @@ class ExpertIterationConfig(GrpoConfig):
 
     name: str = "expert_iteration"
     companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "expert_iteration"}
+
+
+class RemaxConfig(GrpoConfig):
+    """ReMax: REINFORCE, less the reward of a greedy completion of the prompt; groups may be of 1 (Li et al. 2023).
+
+    The greedy completions cost one more sample for each prompt, are not learned from, and are the part ``greedy`` of
+    the scores. A KL in the reward is charged to the sampled completion alone.
+    """
+
+    name: str = "remax"
+    component: ClassVar[str] = "rlhf_plugin_schedule.greedy:GreedyBaselineTrainer"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "remax"}
+    group_size: int = Field(1, ge=1, le=2**16)
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse to sample baselines that nothing reads."""
+        super().preflight(ctx)
+        if ctx.config.advantage is not None and ctx.config.advantage.name != "remax":
+            raise ConfigError(
+                f"algorithm 'remax' cannot be combined with advantage '{ctx.config.advantage.name}'",
+                why="the greedy completions would be sampled for nothing",
+                fix=f"--algo grpo --advantage {ctx.config.advantage.name}",
+            )

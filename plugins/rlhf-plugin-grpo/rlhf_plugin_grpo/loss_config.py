@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
@@ -172,6 +172,13 @@ class ReinforceWithBaselineConfig(ReinforceConfig):
     recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "group_norm"}
 
 
+class RemaxLossConfig(ReinforceConfig):
+    """``-A log pi`` with the greedy completion's score as the baseline, for ``--algo remax`` (Li et al. 2023)."""
+
+    name: str = "remax"
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "remax"}
+
+
 class NoBaselineConfig(ReinforceConfig):
     """``reinforce`` by a course's name."""
 
@@ -272,3 +279,45 @@ class DroConfig(ComponentConfig):
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     beta: float = Field(1.0, gt=0)
     """Strength of the pull towards the policy that sampled."""
+
+
+class ClipCovConfig(ComponentConfig):
+    """The clipped surrogate less some tokens of a high covariance of log-probability and advantage, which take the
+    entropy (Cui et al. 2025, Clip-Cov, arXiv 2505.22617). The covariance is that of a micro-batch."""
+
+    name: str = "clip_cov"
+    component: ClassVar[str] = "rlhf_plugin_grpo.covariance_losses:ClipCov"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    clip_range: float = Field(0.2, gt=0)
+    """Both sides of the clip of the ratio."""
+    share: float = Field(2e-4, gt=0, le=1)
+    """So many of the tokens are left out, drawn from those between the bounds; 1 token at least."""
+    covariance_min: float = 1.0
+    """Lower bound of the covariance of a token that may be left out."""
+    covariance_max: float = 5.0
+    """Upper bound."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> ClipCovConfig:
+        if not self.covariance_min < self.covariance_max:
+            raise ConfigError(
+                f"loss.covariance_min {self.covariance_min:g} is not below covariance_max {self.covariance_max:g}",
+                why="no token's covariance would be between them",
+                fix="lower covariance_min",
+            )
+        return self
+
+
+class KlCovConfig(ComponentConfig):
+    """``-rho A``, and ``beta |log rho|`` at the tokens of the highest covariance of log-probability and advantage (Cui
+    et al. 2025, KL-Cov, arXiv 2505.22617). The covariance is that of a micro-batch."""
+
+    name: str = "kl_cov"
+    component: ClassVar[str] = "rlhf_plugin_grpo.covariance_losses:KlCov"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    share: float = Field(2e-4, gt=0, le=1)
+    """So many of the tokens are penalised; 1 at least."""
+    beta: float = Field(1.0, gt=0)
+    """Of the penalty."""

@@ -87,3 +87,41 @@ def test_gmpo_is_the_geometric_mean_of_clipped_ratios() -> None:
         wanted = -sum(A_T) / length * math.exp(sum(logs) / length)
         assert loss[b, 0].item() == pytest.approx(wanted)
         assert (loss[b] == loss[b, 0]).all()
+
+
+def covariances(tokens: TokenBatch) -> dict[tuple[int, int], float]:
+    new_BT, A_BT = tokens.logprobs_BT.tolist(), tokens.advantages_BT.tolist()
+    there = [(b, t) for b in range(B) for t in range(LENGTHS[b])]
+    new, A = (sum(values[b][t] for b, t in there) / len(there) for values in (new_BT, A_BT))
+    return {(b, t): (new_BT[b][t] - new) * (A_BT[b][t] - A) for b, t in there}
+
+
+def test_clip_cov_leaves_out_tokens_between_the_bounds() -> None:
+    covariance = covariances(batch())
+    settings = {"share": 0.2, "covariance_min": 0.1, "covariance_max": 0.9}
+    losses: list[Any] = []
+    for seed in (0, 1):
+        tokens = batch()
+        plain = compute("grpo_clip", {}, tokens).loss
+        torch.manual_seed(seed)
+        loss = compute("clip_cov", settings, tokens).loss
+        changed = [place for place in covariance if loss[place] != plain[place]]
+        assert len(changed) == 2 < sum(0.1 < value < 0.9 for value in covariance.values()), "a fifth of 14 tokens"
+        assert all(0.1 < covariance[place] < 0.9 and loss[place] == 0 for place in changed)
+        loss[tokens.mask_BT].sum().backward()
+        assert all(tokens.logprobs_BT.grad[place] == 0 for place in changed)
+        losses.append(changed)
+    assert losses[0] != losses[1]
+    with pytest.raises(ValueError, match="is not below covariance_max"):
+        compute("clip_cov", {"covariance_min": 5.0}, batch())
+
+
+def test_kl_cov_penalises_the_tokens_of_the_highest_covariance() -> None:
+    tokens, covariance = batch(), covariances(batch())
+    highest = sorted(covariance, key=lambda place: -covariance[place])[:4]
+    output = compute("kl_cov", {"share": 0.3, "beta": 0.7}, tokens)
+    for b, t in covariance:
+        delta = (tokens.logprobs_BT - tokens.old_logprobs_BT)[b, t].item()
+        wanted = -math.exp(delta) * tokens.advantages_BT[b, t].item() + 0.7 * abs(delta) * ((b, t) in highest)
+        assert output.loss[b, t].item() == pytest.approx(wanted)
+    assert output.metrics["penalised"][0] == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ from rlhf_core.rl.build import OnlineParts, policy_terms
 from rlhf_core.rl.sources import InlineSource, SourceBatch
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.training.trace import Timer
-from rlhf_plugin_schedule.schedules import SHOTS, Schedule, changed, check_shots, read
+from rlhf_plugin_schedule.adaptive import AdaptiveEntropy, ObservedUpdate
+from rlhf_plugin_schedule.schedules import ENTROPY, SHOTS, Schedule, changed, check_shots, read
 
 
 class ScheduledSource(InlineSource):
@@ -23,16 +24,24 @@ class ScheduledSource(InlineSource):
 
     def __init__(self, trainer: OnlineTrainer, parts: OnlineParts) -> None:
         super().__init__(parts.source.collector, parts.source.weight_sync, parts.source.session)
-        self.trainer, self.parts = trainer, parts
         self.schedules = read(trainer.config.schedules)
         self.run = trainer.ctx.config
+        self.adaptive: AdaptiveEntropy | None = None
+        if (one := next((one for one in self.schedules if one.shape == "adaptive"), None)) is not None:
+            first: Any = self._configured(one.setting) if one.first is None else one.first
+            self.adaptive = AdaptiveEntropy(one, first)
+            parts = replace(parts, update=ObservedUpdate.of(parts.update, self.adaptive.observe))
+        self.trainer, self.parts = trainer, parts
         self.shots: Shots | None = None
         if (examples := next((one for one in self.schedules if one.setting == SHOTS), None)) is not None:
             self.shots = self.collector.prompts.encode = Shots(examples, trainer)
 
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """Set the step's values, and sample with them."""
-        values = {one.setting: one.value(step, self._configured(one.setting)) for one in self.schedules}
+        follows = [one for one in self.schedules if one.shape != "adaptive"]
+        values = {one.setting: one.value(step, self._configured(one.setting)) for one in follows}
+        if self.adaptive is not None:
+            values[ENTROPY] = self.adaptive.value
         if self.shots is not None:
             values[SHOTS] = self.shots.count = round(values[SHOTS])
         self._set({setting: value for setting, value in values.items() if setting != SHOTS})
@@ -40,6 +49,17 @@ class ScheduledSource(InlineSource):
         self._set_reward(self.run)  # evaluations score with the same reward
         numbers = {f"schedule/{one.setting}": _number(one, values[one.setting]) for one in self.schedules}
         return batch._replace(metrics={**batch.metrics, **numbers})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be sampled next, and what an adaptive setting has come to."""
+        own = {} if self.adaptive is None else {"adaptive": self.adaptive.state_dict()}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from every rank's :meth:`state_dict`."""
+        super().load_state_dict(ranks)
+        if self.adaptive is not None and "adaptive" in ranks[0]:
+            self.adaptive.load_state_dict(ranks[0]["adaptive"])
 
     def _configured(self, setting: str) -> Any:
         if setting == SHOTS:
@@ -103,4 +123,5 @@ def _keys(setting: str) -> list[str]:
 
 def scheduled(trainer: OnlineTrainer, parts: OnlineParts) -> OnlineParts:
     """The parts of a run, with a source that sets the values of each step."""
-    return replace(parts, source=ScheduledSource(trainer, parts))
+    source = ScheduledSource(trainer, parts)
+    return replace(source.parts, source=source)

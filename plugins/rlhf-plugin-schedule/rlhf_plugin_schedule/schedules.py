@@ -8,15 +8,16 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from rlhf_core.config import Config, ConfigError, RunConfig, did_you_mean
 from rlhf_core.rl import KLSettings, OnlineTrainerConfig
 
+ENTROPY = "trainer.entropy_coefficient"
 OF_TRAINER = (
     "trainer.sampling.temperature",
     "trainer.kl.coefficient",
-    "trainer.entropy_coefficient",
+    ENTROPY,
     "trainer.overlong.weight",
     "trainer.optimizer.max_grad_norm",
 )
@@ -36,10 +37,15 @@ class Schedule(Config):
     last: Value = Field(alias="to")
     start: int = Field(default=1, ge=0)
     """Last step with the first value."""
-    end: int = Field(ge=1)
+    end: int | None = Field(default=None, ge=1)
     """First step with the last value."""
-    shape: Literal["linear", "cosine", "step"] = "linear"
-    """``step`` keeps the first value until ``end``, as words do with any."""
+    shape: Literal["linear", "cosine", "step", "adaptive"] = "linear"
+    """``step`` keeps the first value until ``end``, as words do with any. ``adaptive``, of
+    ``trainer.entropy_coefficient``: see :class:`rlhf_plugin_schedule.adaptive.AdaptiveEntropy`; ``to`` is its most."""
+    target: float | None = Field(default=None, gt=0)
+    """Of ``adaptive``: entropy per token in nats that the policy is not to fall under."""
+    delta: float = Field(default=0.005, gt=0)
+    """Of ``adaptive``: what a step adds or takes off."""
     examples: str | None = None
     """Of ``dataset.shots``: rows with a prompt and a completion."""
 
@@ -53,8 +59,19 @@ class Schedule(Config):
             raise ConfigError(f"{value} is not a finite number", fix="give a number")
         return value
 
+    @model_validator(mode="after")
+    def _of_its_shape(self) -> Schedule:
+        others = {"target", "delta"} if self.shape != "adaptive" else {"start", "end"}
+        if extra := sorted(others & self.model_fields_set):
+            raise ConfigError(f"{extra[0]} has no effect with shape {self.shape}", fix="leave it out")
+        missing = "end" if self.shape != "adaptive" else "target"
+        if getattr(self, missing) is None:
+            raise ConfigError(f"a schedule of shape {self.shape} needs {missing}", fix=f"give {missing}")
+        return self
+
     def value(self, step: int, now: Any) -> Any:
-        """Value in a step, counted from 1; ``now`` is what the setting says."""
+        """Value in a step, counted from 1; ``now`` is what the setting says. Not of ``adaptive``."""
+        assert self.end is not None
         first: Any = now if self.first is None else self.first
         if isinstance(self.last, str):
             return self.last if step >= self.end else first
@@ -88,7 +105,9 @@ def check_schedules(trainer: OnlineTrainerConfig, run: RunConfig) -> None:
         where = f"trainer.schedules[{n}]: {one.setting}"
         if one.setting in [other.setting for other in schedules[:n]]:
             raise ConfigError("a setting has two schedules", where=where, fix="leave one of them out")
-        if one.end <= one.start:
+        if one.shape == "adaptive":
+            check_adaptive(one, run, where)
+        if one.end is not None and one.end <= one.start:
             raise ConfigError(
                 f"the schedule ends at step {one.end}, before it begins at {one.start}", where=where, fix="raise end"
             )
@@ -122,6 +141,15 @@ def _check_setting(one: Schedule, run: RunConfig, where: str) -> None:
     parent, name = found
     for value in [one.last] if one.first is None else [one.first, one.last]:
         _check_value(parent, name, value, where)
+
+
+def check_adaptive(one: Schedule, run: RunConfig, where: str) -> None:
+    """Only the entropy's coefficient adapts, and between 0 and its most."""
+    if one.setting != ENTROPY:
+        raise ConfigError("no measure tells it how to adapt", where=where, fix=f"shape adaptive is for {ENTROPY}")
+    first: Any = getattr(run.trainer, "entropy_coefficient", 0.0) if one.first is None else one.first
+    if not isinstance(one.last, float) or not 0 < one.last >= first:
+        raise ConfigError(f"it starts at {first}, beyond its most, {one.last}", where=where, fix="raise to")
 
 
 def check_shots(one: Schedule, where: str) -> list[tuple[str, str]]:
@@ -162,7 +190,7 @@ def _check_effect(one: Schedule, trainer: OnlineTrainerConfig, run: RunConfig, w
         needs = f"a trainer without a KL controller of its own, which '{trainer.name}' has"
     if one.setting == "trainer.kl.coefficient" and not (trainer.kl.track or trainer.kl.coefficient):
         needs = "trainer.kl.track=true, so that there is a reference policy"
-    fixed = ("trainer.kl.coefficient", "trainer.entropy_coefficient")
+    fixed = ("trainer.kl.coefficient", ENTROPY)
     if one.setting in fixed and hasattr(run.advantage, "critic"):
         needs = "an algorithm without a critic"
     if one.setting == "trainer.overlong.weight" and not trainer.overlong.cache:

@@ -11,9 +11,12 @@ import pytest
 import rlhf_core
 from rlhf_core.config import ConfigError, UserError
 from rlhf_core.data import read_jsonl
+from rlhf_plugin_schedule.adaptive import AdaptiveEntropy
 from rlhf_plugin_schedule.schedules import Schedule
 
 TEMPERATURE = "trainer.sampling.temperature"
+ENTROPY = "trainer.entropy_coefficient"
+ADAPTIVE = {"setting": ENTROPY, "shape": "adaptive", "from": 0.01, "to": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,12 @@ def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> Non
         ({"setting": "reward.parts.loos.weight", "to": 0.5, "end": 2}, "there is no such setting"),
         ({"setting": "trainer.overlong.weight", "to": 0.5, "end": 2}, "trainer.overlong.cache above 0"),
         ({"setting": TEMPERATURE, "too": 0.5, "end": 2}, "too"),
+        ({"setting": TEMPERATURE, "to": 0.5}, "a schedule of shape linear needs end"),
+        ({"setting": TEMPERATURE, "to": 0.5, "end": 2, "target": 1.0}, "target has no effect with shape linear"),
+        ({"setting": ENTROPY, "to": 1.0, "shape": "adaptive"}, "a schedule of shape adaptive needs target"),
+        ({"setting": ENTROPY, "to": 1.0, "shape": "adaptive", "target": 1, "end": 2}, "end has no effect"),
+        ({"setting": ENTROPY, "from": 0.2, "to": 0.1, "shape": "adaptive", "target": 1}, "beyond its most, 0.1"),
+        ({"setting": TEMPERATURE, "to": 2.0, "shape": "adaptive", "target": 1}, "no measure tells it how to adapt"),
         ({"setting": TEMPERATURE, "to": "strict", "end": 2}, "strict is no value of it"),
         ({"setting": "dataset.shots", "from": 2, "to": 0, "end": 2}, "examples belong together"),
         ({"setting": "dataset.shots", "from": 2, "to": 0, "end": 2, "examples": "no.jsonl"}, "no.jsonl"),
@@ -158,6 +167,35 @@ def test_the_coefficient_of_the_kl_is_refused_with_a_critic(where: str, tmp_path
     kl = {"trainer.kl.where": where, "trainer.kl.estimator": "k1"}
     with pytest.raises(ConfigError, match="an algorithm without a critic"):
         train(tmp_path / "run", 4, [one], **{"advantage.name": "gae", **kl})
+
+
+def test_the_coefficient_rises_under_the_target_and_falls_over_it() -> None:
+    """As TRL 1.16 does it: ``entropy_coef`` and the last entropy, which is infinite at first."""
+    one = AdaptiveEntropy(Schedule.from_settings({**ADAPTIVE, "target": 1.0, "delta": 0.01}), 0.01)
+    values: list[float] = []
+    for entropy in (2.0, 0.9, 1.0, 0.5, 0.4, 1.1, 0.8):
+        values.append(one.value)
+        one.observe({"entropy": entropy})
+    one.observe({})  # nothing was trained on
+    assert [*values, one.value] == pytest.approx([0.0, 0.0, 0.01, 0.02, 0.03, 0.03, 0.0, 0.03])
+
+
+@pytest.mark.parametrize(("target", "applied"), [(50.0, [0.0, 0.015, 0.02, 0.025]), (1e-6, [0.0, 0.0, 0.0, 0.0])])
+def test_the_entropys_coefficient_adapts_and_a_resumed_run_goes_on(
+    tmp_path: Path, target: float, applied: list[float]
+) -> None:
+    schedules = [{**ADAPTIVE, "target": target}]
+    more = {"trainer.drop_constant_groups": False}
+    train(tmp_path / "whole", 4, schedules, **more)
+    whole = rows(tmp_path / "whole")
+    assert [row[f"schedule/{ENTROPY}"] for row in whole] == pytest.approx(applied)
+    train(tmp_path / "cut", 2, schedules, **more).resume(settings={"trainer.steps": 4})
+    assert rows(tmp_path / "cut") == whole
+    if applied[-1]:
+        train(tmp_path / "plain", 2, [], **more)
+        plain = rows(tmp_path / "plain")
+        assert plain[0]["loss"] == whole[0]["loss"]
+        assert whole[1]["loss"] == pytest.approx(plain[1]["loss"] - 0.015 * plain[1]["entropy"], abs=1e-7)
 
 
 def test_two_schedules_of_a_setting_and_sampling_ahead_are_refused(tmp_path: Path) -> None:
