@@ -52,9 +52,9 @@ def settle(model: Any) -> None:
 
 
 def numbers(weight: Any) -> Any:
-    """The numbers that a weight of 4 bits stands for; None for any other weight."""
+    """The numbers that a weight of 4 bits stands for; any other weight as it is."""
     if not hasattr(weight, "quant_state"):
-        return None
+        return weight
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(weight.data, weight.quant_state)

@@ -99,7 +99,6 @@ def test_without_bitsandbytes_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     ("sections", "message"),
     [
         ({"strategy": "fsdp", "model": {"quantize": "nf4", "lora": {}}}, "strategy fsdp cannot divide"),
-        ({"rollout": "vllm", "model": {"quantize": "nf4", "lora": {}}}, "model.quantize nf4 cannot be used with vLLM"),
         ({"rollout": "vllm", "model": {"lora": {"dora": True}}}, "model.lora.dora True cannot be used with vLLM"),
         ({"model": {"lora": {"dropout": 0.1}}}, "model.lora.dropout 0.1 cannot be used with algorithm 'grpo'"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
+from rlhf_core.models.four_bits import numbers
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
@@ -81,11 +83,15 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
 
 def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     """What vLLM starts with; whether it has no weights. Of a policy read by parts it starts with any weights, as all
-    come with the first version, or under LoRA with the files of the base weights."""
-    if not has_meta_weights(policy.model):
+    come with the first version, or under LoRA with the files of the base weights; weights of 4 bits are unpacked."""
+    packed = any(hasattr(p, "quant_state") for p in policy.model.parameters())
+    if not has_meta_weights(policy.model) and not packed:
         save_base(policy, folder)
         return False
     save_shape(policy, folder)
+    if packed:
+        _write_unpacked(policy.model, folder, files)
+        return False
     if not files.rank:
         return True
     source = Path(str(base_model(policy.model).name_or_path))
@@ -95,6 +101,15 @@ def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     if not names:  # of the hub: they lie in its cache, wherever that is
         write_buckets(folder, FrozenOnDisk(policy.model, _base_name), files.bucket, _frozen_sizes(policy.model))
     return False
+
+
+def _write_unpacked(model: Any, folder: Path, files: WeightFiles) -> None:
+    """What a base of 4 bits stands for: with it a server computes as the trainer does, which quantising anew would
+    not; a file at a time, and never whole in memory."""
+    base = {_base_name(name): p for name, p in model.named_parameters() if not p.requires_grad}
+    whole = {name: getattr(p, "quant_state", p) for name, p in base.items()}
+    sizes = {name: math.prod(w.shape) * w.dtype.itemsize for name, w in whole.items()}
+    write_buckets(folder, base, files.bucket, sizes, lambda name, weight: files.names.split(name, numbers(weight)))
 
 
 def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[str, torch.Tensor] | None:

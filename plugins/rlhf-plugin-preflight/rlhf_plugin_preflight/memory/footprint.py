@@ -16,7 +16,7 @@ from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
-from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes
+from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes, unpacked_sizes
 from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_preflight.memory.phase import lies_by_parts
 from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
@@ -182,10 +182,10 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
     text = trunk_and_head.base_model(policy.model).config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
-    named = dict(policy.model.named_parameters())
+    named, sizes_by_name = dict(policy.model.named_parameters()), unpacked_sizes(policy.model)
     trained = [p for p in named.values() if p.requires_grad]
     return EngineFacts(
-        weights=element * sum(p.numel() for name, p in named.items() if ".lora_" not in name),
+        weights=element * sum(size for name, size in sizes_by_name.items() if ".lora_" not in name),
         head=element * int(text.vocab_size) * int(text.hidden_size),
         token=2 * element * width * int(getattr(text, "num_key_value_heads", None) or heads) * text.num_hidden_layers,
         vocabulary=int(text.vocab_size),
@@ -197,16 +197,16 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
         on_cpu=on_cpu,
         device=device,
         ranks=ctx.world_size,
-        unit=element * max((sum(p.numel() for p in unit) for unit in _units(policy.model)), default=0),
+        unit=element * max(_units(policy.model), default=0),
     )
 
 
-def _units(model: Any) -> Iterator[list[Any]]:
-    """Parameters of each decoder layer, and each of those outside."""
-    layers = [list(layer.parameters()) for layer in decoder_layers(model)]
-    inside = {id(p) for layer in layers for p in layer}
-    yield from layers
-    yield from ([p] for p in model.parameters() if id(p) not in inside)
+def _units(model: Any) -> Iterator[int]:
+    """Weights of each decoder layer, and of each parameter outside."""
+    layers = decoder_layers(model)
+    inside = {id(p) for layer in layers for p in layer.parameters()}
+    yield from (sum(unpacked_sizes(layer).values()) for layer in layers)
+    yield from (p.numel() for p in model.parameters() if id(p) not in inside)
 
 
 def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
