@@ -55,6 +55,12 @@ class FsdpConfig(ComponentConfig):
                 why="layers would have weights of another type than what they are given",
                 fix="--set trainer.precision=bf16, or leave out strategy.param_dtype",
             )
+        if ctx.config.model.quantize is not None and (self.offload or self.param_dtype != "float32"):
+            raise ConfigError(
+                f"strategy.{'offload' if self.offload else 'param_dtype'} with model.quantize",
+                why="weights of 4 bits are not divided: they stay where they are used, and as they are",
+                fix="leave it out",
+            )
         if self.offload:
             import torch
 
@@ -80,12 +86,6 @@ def check_run(run: Any) -> None:
             f"strategy fsdp does not train {trainer.name}",
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
-        )
-    if run.model.quantize is not None:
-        raise ConfigError(
-            f"strategy fsdp cannot divide a model with model.quantize {run.model.quantize}",
-            why="weights of 4 bits are packed, with scales that belong to whole blocks",
-            fix="--set strategy=ddp, or leave model.quantize out",
         )
     if trainer.optimizer.cuts == "none":
         raise ConfigError(

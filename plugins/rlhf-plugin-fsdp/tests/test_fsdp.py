@@ -88,6 +88,15 @@ def test_bf16_weights_go_with_bf16_precision(trainer: Any) -> None:
         config.preflight(context(4, trainer.model_copy(update={"precision": "fp32"})))
 
 
+@pytest.mark.parametrize("setting", [{"offload": True}, {"param_dtype": "bfloat16"}])
+def test_weights_of_4_bits_are_neither_moved_nor_cast(setting: dict[str, Any]) -> None:
+    ctx = context(2, SftConfig(precision="bf16"))
+    ctx.config.model = ModelConfig(quantize="nf4", lora=LORA)
+    FsdpConfig().preflight(ctx)
+    with pytest.raises(ConfigError, match=rf"strategy\.{next(iter(setting))} with model\.quantize"):
+        FsdpConfig.model_validate(setting).preflight(ctx)
+
+
 def test_runs_that_were_not_compared_are_refused() -> None:
     other = SimpleNamespace(name="theirs", precision="fp32")
     with pytest.raises(ConfigError, match="does not train theirs"):

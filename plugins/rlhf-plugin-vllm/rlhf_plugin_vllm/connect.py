@@ -122,7 +122,8 @@ def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[
         return FrozenOnDisk(model)
     folder = files.own / "frozen"
     folder.mkdir()
-    write_buckets(folder, {n: p for n, p in model.named_parameters() if not p.requires_grad}, files.bucket)
+    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+    write_buckets(folder, frozen, files.bucket, split=lambda name, weight: {name: numbers(weight)})
     return StoredWeights(folder.glob("*.safetensors"))
 
 

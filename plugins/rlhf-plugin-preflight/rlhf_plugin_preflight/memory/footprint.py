@@ -16,7 +16,7 @@ from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
-from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes, unpacked_sizes
+from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes, packed_weights, unpacked_sizes
 from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_preflight.memory.phase import lies_by_parts
 from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
@@ -41,7 +41,7 @@ class ModelSize:
     kv_heads: int
     weights: int
     layer: int
-    """The largest decoder layer: what a sharding strategy gathers at a time."""
+    """The largest decoder layer without what is packed: what a sharding strategy gathers at a time."""
     root: int
     """What is in no decoder layer: embedding, last norm, head."""
     context: int
@@ -53,6 +53,8 @@ class ModelSize:
     """The largest that adapters are added to."""
     by_parts: bool = True
     """Whether a rank can read its part of a weight from the files (:mod:`rlhf_core.models.slices`)."""
+    packed: int = 0
+    """Weights of 4 bits, which every rank holds whole."""
     converted: bool = False
     """Whether transformers computes weights from each other when it writes them, and needs all at once."""
 
@@ -214,7 +216,10 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     parameters = list(policy.model.parameters())
     text = trunk_and_head.base_model(policy.model).config.get_text_config()
     blocks = decoder_layers(policy.model)
-    layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
+    packed = packed_weights(policy.model)
+    whole = {id(p) for p in packed}
+    divided = [p for p in parameters if id(p) not in whole]
+    layer = max((tensor_bytes(p for p in block.parameters() if id(p) not in whole) for block in blocks), default=0)
     inside = sum(tensor_bytes(block.parameters()) for block in blocks)
     weights = tensor_bytes([*parameters, *policy.model.buffers()])
     merged = [dequantized_bytes(m.base_layer) for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
@@ -232,9 +237,10 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
         root=weights - inside,
         context=policy.context,
         merged=sum(merged),
-        largest=max(tensor_bytes([p]) for p in parameters),
+        largest=max(tensor_bytes([p]) for p in divided),
         largest_merged=max(merged, default=0),
         by_parts=not converted and lies_by_parts(config, text),
+        packed=tensor_bytes(packed),
         converted=converted,
     )
 

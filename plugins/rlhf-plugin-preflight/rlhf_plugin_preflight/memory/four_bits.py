@@ -61,6 +61,11 @@ def unpacked_sizes(model: Any) -> dict[str, int]:
     return sizes | {name: m.in_features * m.out_features for name, m in layers.items()}
 
 
+def packed_weights(model: Any) -> list[Any]:
+    """Those of 4 bits, which no strategy divides."""
+    return [m.weight for m in model.modules() if isinstance(m, FourBitLinear)]
+
+
 def in_four_bits(model: Any) -> None:
     """Replace linear layers but the head, as transformers does for bitsandbytes."""
     head = model.get_output_embeddings()
