@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
+from rlhf_core.models.adapters import plain_name
 from rlhf_core.models.four_bits import numbers
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
@@ -18,7 +18,7 @@ from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
 from rlhf_plugin_vllm.sharing import borrows, in_preference
 from rlhf_plugin_vllm.skeleton import FrozenOnDisk
-from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, write_buckets
+from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, whole_bytes, write_buckets
 
 if TYPE_CHECKING:
     import torch
@@ -99,16 +99,15 @@ def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     for name in names:
         (folder / name).symlink_to((source / name).resolve())
     if not names:  # of the hub: they lie in its cache, wherever that is
-        write_buckets(folder, FrozenOnDisk(policy.model, _base_name), files.bucket, _frozen_sizes(policy.model))
+        write_buckets(folder, FrozenOnDisk(policy.model, plain_name), files.bucket, _frozen_sizes(policy.model))
     return False
 
 
 def _write_unpacked(model: Any, folder: Path, files: WeightFiles) -> None:
     """What a base of 4 bits stands for: with it a server computes as the trainer does, which quantising anew would
     not; a file at a time, and never whole in memory."""
-    base = {_base_name(name): p for name, p in model.named_parameters() if not p.requires_grad}
-    whole = {name: getattr(p, "quant_state", p) for name, p in base.items()}
-    sizes = {name: math.prod(w.shape) * w.dtype.itemsize for name, w in whole.items()}
+    base = {plain_name(name): p for name, p in model.named_parameters() if ".lora_" not in name}
+    sizes = {name: whole_bytes(p) for name, p in base.items()}
     write_buckets(folder, base, files.bucket, sizes, lambda name, weight: files.names.split(name, numbers(weight)))
 
 
@@ -127,14 +126,9 @@ def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[
     return StoredWeights(folder.glob("*.safetensors"))
 
 
-def _base_name(name: str) -> str:
-    """In the base model, of a weight under adapters."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-
-
 def _frozen_sizes(model: Any) -> dict[str, int]:
     frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    return {_base_name(name): p.numel() * p.element_size() for name, p in frozen}
+    return {plain_name(name): p.numel() * p.element_size() for name, p in frozen}
 
 
 def weight_file_names(folder: Path) -> list[str]:
@@ -153,9 +147,7 @@ def base_model(model: Any) -> Any:
 def save_base(policy: Any, folder: Path) -> None:
     """The model that servers start with; of one with adapters what the adapters change, without them."""
     model = base_model(policy.model)
-    state = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
-    }
+    state = {plain_name(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
     with _written_by_every_rank(model):
         LoadedModel(model, policy.tokenizer, "", 0).save(folder, state)
 

@@ -16,6 +16,7 @@ from rlhf_core.config import BuildContext, ConfigError, UserError
 from rlhf_core.models import LoadedModel, ModelConfig, load_policy
 from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.four_bits import numbers
+from rlhf_plugin_preflight.memory.engine import EngineFacts
 from rlhf_plugin_preflight.memory.footprint import _facts
 from rlhf_plugin_preflight.memory.unknown import without_values
 from rlhf_plugin_preflight.memory.weightless import meta_model
@@ -95,17 +96,27 @@ def test_servers_by_address_are_refused_before_they_are_asked() -> None:
         check_before_loading(VllmConfig(urls=("http://127.0.0.1:1",)), ctx)
 
 
+def facts_of(config: ModelConfig) -> EngineFacts:
+    run = SimpleNamespace(model=config, trainer=None)
+    run.with_precision = lambda: run
+    ctx: Any = SimpleNamespace(config=run, world_size=1)
+    sizes: Any = SimpleNamespace(prompts=(), group=1)
+    with without_values():
+        return _facts(ctx, meta_model(config), sizes, 1 << 30, on_cpu=True)
+
+
 def test_the_plan_counts_the_servers_base_whole(saved: Callable[..., Path]) -> None:
-    folder, facts = str(saved("llama", **WIDE)), []
-    for quantize in (None, "nf4"):
-        config = ModelConfig(path=folder, quantize=quantize, lora=LORA)
-        run = SimpleNamespace(model=config, trainer=None)
-        run.with_precision = lambda run=run: run
-        ctx: Any = SimpleNamespace(config=run, world_size=1)
-        sizes: Any = SimpleNamespace(prompts=(), group=1)
-        with without_values():
-            facts.append(_facts(ctx, meta_model(config), sizes, 1 << 30, on_cpu=True))
-    assert facts[0] == facts[1]
+    folder = str(saved("llama", **WIDE))
+    assert facts_of(ModelConfig(path=folder, lora=LORA)) == facts_of(
+        ModelConfig(path=folder, lora=LORA, quantize="nf4")
+    )
+
+
+def test_the_plan_counts_all_weights_where_adapters_of_experts_are_folded_in(saved: Callable[..., Path]) -> None:
+    folder = str(saved("qwen3_moe", **WIDE))
+    facts = facts_of(ModelConfig(path=folder, lora=LoraSettings(r=4, target_modules=("down_proj", "q_proj"))))
+    assert not facts.lora
+    assert facts.trained == facts.weights
 
 
 @pytest.fixture

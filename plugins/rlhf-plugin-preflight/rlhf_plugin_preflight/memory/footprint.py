@@ -185,7 +185,8 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
     named, sizes_by_name = dict(policy.model.named_parameters()), unpacked_sizes(policy.model)
-    trained = [p for p in named.values() if p.requires_grad]
+    folded = bool(run.model.lora and policy.model.peft_config["default"].target_parameters)  # experts' adapters
+    trained = [p for name, p in named.items() if (".lora_" not in name if folded else p.requires_grad)]
     return EngineFacts(
         weights=element * sum(size for name, size in sizes_by_name.items() if ".lora_" not in name),
         head=element * int(text.vocab_size) * int(text.hidden_size),
@@ -195,7 +196,7 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
         rows=len(sizes.prompts) * sizes.group,
         trained=tensor_bytes(trained),
         largest=max((tensor_bytes([p]) for p in trained), default=0),
-        lora=run.model.lora is not None,
+        lora=run.model.lora is not None and not folded,
         on_cpu=on_cpu,
         device=device,
         ranks=ctx.world_size,
