@@ -87,6 +87,13 @@ def check_run(run: Any) -> None:
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
+    grpo = isinstance(trainer, OnlineTrainerConfig) and not hasattr(trainer, "critic")
+    if run.model.quantize is not None and trainer.name != "sft" and not grpo:
+        raise ConfigError(
+            f"strategy fsdp does not train {trainer.name} with model.quantize {run.model.quantize}",
+            why="on a base of 4 bits only sft, grpo and its variants were compared with one process",
+            fix="--set strategy=ddp, or leave model.quantize out",
+        )
     if trainer.optimizer.cuts == "none":
         raise ConfigError(
             f"strategy fsdp cannot shard optimizer {trainer.optimizer.name}",

@@ -97,6 +97,14 @@ def test_weights_of_4_bits_are_neither_moved_nor_cast(setting: dict[str, Any]) -
         FsdpConfig.model_validate(setting).preflight(ctx)
 
 
+@pytest.mark.parametrize("trainer", [RewardModelConfig(), DpoConfig(), PpoConfig()])
+def test_a_base_of_4_bits_is_refused_where_it_was_not_compared(trainer: Any) -> None:
+    ctx = context(2, trainer)
+    ctx.config.model = ModelConfig(quantize="nf4", lora=LORA)
+    with pytest.raises(ConfigError, match=f"does not train {trainer.name} with model.quantize nf4"):
+        FsdpConfig().preflight(ctx)
+
+
 def test_runs_that_were_not_compared_are_refused() -> None:
     other = SimpleNamespace(name="theirs", precision="fp32")
     with pytest.raises(ConfigError, match="does not train theirs"):
