@@ -87,8 +87,9 @@ def check_run(run: Any) -> None:
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
-    grpo = isinstance(trainer, OnlineTrainerConfig) and not hasattr(trainer, "critic")
-    if run.model.quantize is not None and trainer.name != "sft" and not grpo:
+    critic = getattr(getattr(run, "advantage", None), "has_critic", False)
+    compared = trainer.name == "sft" or (isinstance(trainer, OnlineTrainerConfig) and not critic)
+    if run.model.quantize is not None and not compared:
         raise ConfigError(
             f"strategy fsdp does not train {trainer.name} with model.quantize {run.model.quantize}",
             why="on a base of 4 bits only sft, grpo and its variants were compared with one process",

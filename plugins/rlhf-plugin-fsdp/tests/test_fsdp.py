@@ -19,7 +19,7 @@ from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
-from rlhf_plugin_ppo.config import PpoConfig
+from rlhf_plugin_ppo.config import GaeConfig, PpoConfig
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.config import RubricTrainerConfig
@@ -100,7 +100,7 @@ def test_weights_of_4_bits_are_neither_moved_nor_cast(setting: dict[str, Any]) -
 @pytest.mark.parametrize("trainer", [RewardModelConfig(), DpoConfig(), PpoConfig()])
 def test_a_base_of_4_bits_is_refused_where_it_was_not_compared(trainer: Any) -> None:
     ctx = context(2, trainer)
-    ctx.config.model = ModelConfig(quantize="nf4", lora=LORA)
+    ctx.config.model, ctx.config.advantage = ModelConfig(quantize="nf4", lora=LORA), GaeConfig()
     with pytest.raises(ConfigError, match=f"does not train {trainer.name} with model.quantize nf4"):
         FsdpConfig().preflight(ctx)
 
