@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.models.tensor_files import ComputedWeights, Weights, is_lazy, like
 from rlhf_core.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -52,18 +53,20 @@ def settle(model: Any) -> None:
 
 
 def numbers(weight: Any) -> Any:
-    """The numbers that a weight of 4 bits stands for; None for any other weight."""
+    """The numbers that a weight of 4 bits stands for; any other weight as it is."""
     if not hasattr(weight, "quant_state"):
-        return None
+        return weight
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(weight.data, weight.quant_state)
 
 
-def dequantized(model: Any, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Weights by name, those of 4 bits as the numbers that they stand for."""
+def dequantized(model: Any, weights: Weights) -> Weights:
+    """Weights by name, those of 4 bits as the numbers that they stand for; each is looked up when it is needed."""
     packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
-    if not packed:
-        return weights  # of which each look-up may gather one
-    kept = {n: w for n, w in weights.items() if f"{n.partition('.weight.')[0]}.weight" not in packed}
-    return kept | {n: numbers(p) for n, p in packed.items()}
+    kept = [n for n in weights if n not in packed and f"{n.partition('.weight.')[0]}.weight" not in packed]
+    values = {n: partial(weights.__getitem__, n) for n in kept} | {n: partial(numbers, p) for n, p in packed.items()}
+    shapes = {n: like(weights, n) for n in kept if is_lazy(weights)}
+    for name, state in ((n, p.quant_state) for n, p in packed.items()):
+        shapes[name] = packed[name].data.new_empty(state.shape, dtype=state.dtype, device="meta")
+    return ComputedWeights(values, shapes if is_lazy(weights) else None) if packed else weights

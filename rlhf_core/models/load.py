@@ -108,8 +108,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         from rlhf_core.models.slices import ValuesForAdapters
 
         with ValuesForAdapters(model):
-            adapted = add_lora(model, config.lora)
-        model = adapted
+            model = add_lora(model, config.lora)
         model.trained_from = (str(Path(config.path).expanduser()), source.revision or config.revision)
     model.eval()
     if config.gradient_checkpointing:
@@ -170,7 +169,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     from rlhf_core.models.four_bits import quantization, settle
     from rlhf_core.models.tensor_files import check_finite
 
-    quantized = quantization(config)
+    options = {**load_options(config, source), **quantization(config)}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -178,8 +177,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             attn_implementation=config.attention_or_eager,
             use_safetensors=True,
             output_loading_info=True,
-            **load_options(config, source),
-            **quantized,
+            **options,
         )
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error

@@ -21,7 +21,7 @@ from rlhf_core.models.adapters import (
 )
 from rlhf_core.models.four_bits import dequantized
 from rlhf_core.models.modality import modality_of
-from rlhf_core.models.slices import is_converted
+from rlhf_core.models.slices import has_meta_weights, is_converted, remember, stored_in, weight_files
 from rlhf_core.models.tensor_files import (
     ComputedWeights,
     check_finite,
@@ -211,8 +211,6 @@ def load_weights(model: Any, folder: Path) -> None:
 
         set_peft_model_state_dict(model, load_tensors(folder / "adapter_model.safetensors"))
         return
-    from rlhf_core.models.slices import has_meta_weights, remember, stored_in, weight_files
-
     if has_meta_weights(model):
         _check_fit(folder, remember(model, stored_in(weight_files(folder))), [])
         return

@@ -41,7 +41,7 @@ def pages() -> Mapping[Path, str]:
 
 def cell(pattern: str, offered: list[str]) -> str:
     """Example: ``● `vllm`, `vllm_colocated` ``"""
-    if pattern.startswith("tests/"):
+    if pattern.endswith(".py"):
         (ROOT / pattern).stat()  # a test that moved is an error
         return f"● [tested](../{pattern})"
     names = list(dict.fromkeys(spelled(name) for name in offered if matches(pattern, name)))

@@ -51,6 +51,12 @@ def test_facts_inside_pages_are_those_of_the_code() -> None:
         assert page.read_text() == text, "make docs"
 
 
+def test_what_a_test_shows_is_ours_wherever_the_test_lies() -> None:
+    by_test = [pattern for pattern in peers.FEATURES.values() if pattern.endswith(".py")]
+    assert any(pattern.startswith("plugins/") for pattern in by_test)
+    assert all(peers.cell(pattern, []).startswith("● [tested]") for pattern in by_test)
+
+
 def test_an_algorithm_keeps_a_reference_if_its_plan_holds_one() -> None:
     registry, _ = open_plugins()
     for algorithm in ("sft", "dpo", "reward_model"):

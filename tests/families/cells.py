@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -194,5 +195,6 @@ def cell(family: str, what: str, folder: Path) -> str:
     try:
         CELLS[what](model, runs)
     except RlhfError as error:
-        return str(error).splitlines()[0].replace(str(model), family).split(". ")[0]
+        line = re.sub(r" at http://\S+", "", str(error).splitlines()[0])
+        return line.replace(str(model), family).split(". ")[0]
     return "yes"

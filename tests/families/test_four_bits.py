@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
+from rlhf_core.cli.main import cli
 from rlhf_core.config.load import validate
 from rlhf_core.models.adapters import describe_trained
 from rlhf_core.models.config import LoraSettings, ModelConfig
@@ -18,6 +21,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.registry import Registry
 from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_plugin_preflight.memory.footprint import measure_model
 from rlhf_plugin_preflight.memory.unknown import without_values
 from rlhf_plugin_preflight.memory.weightless import meta_model
 
@@ -79,6 +83,19 @@ def test_the_memory_plan_counts_four_bits_and_scales(saved: Callable[..., Path])
     assert planned == held
 
 
+def test_fsdp_divides_all_but_the_packed_weights_in_the_plan(saved: Callable[..., Path]) -> None:
+    config = quantized(saved("llama", **WIDE))
+    with without_values():
+        size = measure_model(config, meta_model(config))
+    assert 0 < size.packed < size.weights
+    assert not size.by_parts, "it is read whole"
+    words = ["memory", "plan", "--algo", "sft", "--dataset", "pocket/assistant", "--model", config.path, "--json"]
+    words += ["--set", "model.quantize=nf4", "--set", "model.lora.r=4", "--strategy", "fsdp", "--ranks", "2"]
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    held = json.loads(result.stdout)["phases"]["update"]["parts"]["weights"]
+    assert held == pytest.approx(size.packed + (size.weights - size.packed) / 2, abs=1)
+
+
 def test_rows_that_are_not_whole_blocks_are_refused_on_a_cpu() -> None:
     with pytest.raises(ModelError, match="q_proj' is 160 wide"):
         load_policy(ModelConfig(path="pocket", quantize="nf4", lora=LoraSettings(r=4)))
@@ -98,8 +115,7 @@ def test_without_bitsandbytes_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"strategy": "fsdp", "model": {"quantize": "nf4", "lora": {}}}, "strategy fsdp cannot divide"),
-        ({"rollout": "vllm", "model": {"quantize": "nf4", "lora": {}}}, "model.quantize nf4 cannot be used with vLLM"),
+        ({"strategy": "deepspeed", "model": {"quantize": "nf4", "lora": {}}}, "strategy deepspeed cannot divide"),
         ({"rollout": "vllm", "model": {"lora": {"dora": True}}}, "model.lora.dora True cannot be used with vLLM"),
         ({"model": {"lora": {"dropout": 0.1}}}, "model.lora.dropout 0.1 cannot be used with algorithm 'grpo'"),
     ],

@@ -55,6 +55,12 @@ class FsdpConfig(ComponentConfig):
                 why="layers would have weights of another type than what they are given",
                 fix="--set trainer.precision=bf16, or leave out strategy.param_dtype",
             )
+        if ctx.config.model.quantize is not None and (self.offload or self.param_dtype != "float32"):
+            raise ConfigError(
+                f"strategy.{'offload' if self.offload else 'param_dtype'} with model.quantize",
+                why="weights of 4 bits are not divided: they stay where they are used, and as they are",
+                fix="leave it out",
+            )
         if self.offload:
             import torch
 
@@ -81,10 +87,12 @@ def check_run(run: Any) -> None:
             why=f"on shards only {', '.join(OFFLINE)}, ppo, grpo and its variants were compared with one process",
             fix="--set strategy=ddp",
         )
-    if run.model.quantize is not None:
+    critic = getattr(getattr(run, "advantage", None), "has_critic", False)
+    compared = trainer.name == "sft" or (isinstance(trainer, OnlineTrainerConfig) and not critic)
+    if run.model.quantize is not None and not compared:
         raise ConfigError(
-            f"strategy fsdp cannot divide a model with model.quantize {run.model.quantize}",
-            why="weights of 4 bits are packed, with scales that belong to whole blocks",
+            f"strategy fsdp does not train {trainer.name} with model.quantize {run.model.quantize}",
+            why="on a base of 4 bits only sft, grpo and its variants were compared with one process",
             fix="--set strategy=ddp, or leave model.quantize out",
         )
     if trainer.optimizer.cuts == "none":

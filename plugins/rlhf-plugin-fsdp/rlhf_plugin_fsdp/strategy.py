@@ -36,7 +36,8 @@ class Fsdp(DelegatingCollectives):
         return cls(config, cls.ranks_of(ctx, config.timeout_s, config.device))
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Shard every decoder layer by itself, the rest with the module."""
+        """Shard every decoder layer by itself, the rest with the module; weights of 4 bits, which are packed in whole
+        blocks, stay on every rank."""
         config = self.config
         offload = CPUOffloadPolicy() if config.offload else OffloadPolicy()
         reduce = getattr(torch, config.reduce_dtype)
@@ -44,6 +45,7 @@ class Fsdp(DelegatingCollectives):
         # autocast casts what a layer is given; its residual stream stays as it is
         inside = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce, cast_forward_inputs=False)
         outside = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+        packed = {p for p in module.parameters() if hasattr(p, "quant_state")}
         for layer in decoder_layers(module):
             fully_shard(
                 layer,
@@ -51,8 +53,12 @@ class Fsdp(DelegatingCollectives):
                 mp_policy=inside,
                 offload_policy=offload,
                 reshard_after_forward=config.reshard_after_forward,
+                ignored_params=packed,
             )
-        return fully_shard(module, mesh=self.mesh, mp_policy=outside, offload_policy=offload)  # pyright: ignore
+        rest: Any = fully_shard(
+            module, mesh=self.mesh, mp_policy=outside, offload_policy=offload, ignored_params=packed
+        )
+        return rest
 
     def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
         """As :meth:`prepare`, so that the shards of a reference lie as the policy's."""

@@ -19,7 +19,7 @@ from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
-from rlhf_plugin_ppo.config import PpoConfig
+from rlhf_plugin_ppo.config import GaeConfig, PpoConfig
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.config import RubricTrainerConfig
@@ -86,6 +86,23 @@ def test_bf16_weights_go_with_bf16_precision(trainer: Any) -> None:
     config.preflight(context(4, trainer))
     with pytest.raises(ConfigError, match=r"trainer\.precision fp32"):
         config.preflight(context(4, trainer.model_copy(update={"precision": "fp32"})))
+
+
+@pytest.mark.parametrize("setting", [{"offload": True}, {"param_dtype": "bfloat16"}])
+def test_weights_of_4_bits_are_neither_moved_nor_cast(setting: dict[str, Any]) -> None:
+    ctx = context(2, SftConfig(precision="bf16"))
+    ctx.config.model = ModelConfig(quantize="nf4", lora=LORA)
+    FsdpConfig().preflight(ctx)
+    with pytest.raises(ConfigError, match=rf"strategy\.{next(iter(setting))} with model\.quantize"):
+        FsdpConfig.model_validate(setting).preflight(ctx)
+
+
+@pytest.mark.parametrize("trainer", [RewardModelConfig(), DpoConfig(), PpoConfig()])
+def test_a_base_of_4_bits_is_refused_where_it_was_not_compared(trainer: Any) -> None:
+    ctx = context(2, trainer)
+    ctx.config.model, ctx.config.advantage = ModelConfig(quantize="nf4", lora=LORA), GaeConfig()
+    with pytest.raises(ConfigError, match=f"does not train {trainer.name} with model.quantize nf4"):
+        FsdpConfig().preflight(ctx)
 
 
 def test_runs_that_were_not_compared_are_refused() -> None:

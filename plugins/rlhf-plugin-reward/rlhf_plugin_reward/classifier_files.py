@@ -90,10 +90,10 @@ def folded(layer: Any, leaf: str, weights: Mapping[str, Any], prefix: str) -> to
     it merges."""
     if leaf != "weight" and not any(getattr(layer, "lora_bias", {}).values()):
         return weights[f"{prefix}base_layer.{leaf}"]
-    unpacked = numbers(layer.get_base_layer().weight)
-    if unpacked is not None:
+    packed = layer.get_base_layer().weight
+    if hasattr(packed, "quant_state"):
         adapter = layer.active_adapters[0]
-        weight = unpacked + layer.get_delta_weight(adapter)
+        weight = numbers(packed) + layer.get_delta_weight(adapter)
         if adapter not in layer.lora_magnitude_vector:
             return weight
         length = weights[f"{prefix}lora_magnitude_vector.{adapter}.weight"]

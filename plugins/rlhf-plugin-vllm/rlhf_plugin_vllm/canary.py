@@ -11,6 +11,7 @@ import torch
 
 from rlhf_core.config import RlhfError
 from rlhf_core.models import ModelError, has_meta_weights
+from rlhf_core.models.four_bits import numbers
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.arrival import CanaryToken, UpdateCheck, least_noise
 from rlhf_plugin_vllm.skeleton import Skeleton
@@ -92,8 +93,8 @@ class Canary:
         device = self.device or next(iter(sent.tensors.values())).device
 
         def weight(name: str) -> torch.Tensor:
-            source = sent.tensors if name in sent.tensors else self._frozen
-            return source[name].detach().to(device, dtype)
+            value = (sent.tensors if name in sent.tensors else self._frozen)[name]
+            return numbers(value).detach().to(device, dtype)
 
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlhf_core.models import ModelError
+from rlhf_core.models.adapters import plain_name
 
 
 def conversions(model: Any) -> Any:
@@ -24,8 +25,9 @@ class CheckpointNames:
     def __init__(self, model: Any) -> None:
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         converted = getattr(self.model, "_weight_conversions", None) or conversions(self.model)
-        self.shapes = {name: p.shape for name, p in self.model.named_parameters()} if converted else {}
-        """Of the weights; empty where nothing is converted."""
+        named = ((plain_name(n), p) for n, p in self.model.named_parameters() if converted and ".lora_" not in n)
+        self.shapes = {name: p.shape for name, p in named}
+        """Of the weights without adapters; empty where nothing is converted."""
         if not self.shapes:
             return
         empty = {name: torch.empty(shape, device="meta") for name, shape in self.shapes.items()}

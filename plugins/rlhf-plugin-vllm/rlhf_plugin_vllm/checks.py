@@ -61,6 +61,12 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
         cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
         check_interpreter(config)
         return
+    if ctx.config.model.quantize is not None:
+        raise ConfigError(
+            f"model.quantize {ctx.config.model.quantize} cannot be used with rollout.urls",
+            why="such a server holds the base as its files have it, not as its 4 bits stand for",
+            fix="--set rollout.python=/path/to/vllm-environment/bin/python: a server of the run gets the right base",
+        )
     if config.sync_dir is None and (far := [u for u in config.urls if urlsplit(u).hostname not in LOOPBACK]):
         raise ConfigError(
             f"{far[0]} is on another machine, which cannot read this one's temporary files",
@@ -89,11 +95,11 @@ def check_adapters(model: ModelConfig) -> None:
     lora, unsupported = model.lora, {}
     if lora is not None:
         unsupported |= {"lora.dora": lora.dora, "lora.modules_to_save": lora.modules_to_save}
-    for setting, value in {**unsupported, "quantize": model.quantize, "experts.replay": model.experts.replay}.items():
+    for setting, value in {**unsupported, "experts.replay": model.experts.replay}.items():
         if value:
             raise ConfigError(
                 f"model.{setting} {value} cannot be used with vLLM",
-                why="it holds whole weights, takes low-rank adapters alone and does not say which experts it chose",
+                why="it takes low-rank adapters alone and does not say which experts it chose",
                 fix=f"--set rollout=native, or leave model.{setting} out",
             )
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
+from rlhf_core.models.adapters import plain_name
+from rlhf_core.models.four_bits import numbers
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
 from rlhf_plugin_vllm.sharing import borrows, in_preference
 from rlhf_plugin_vllm.skeleton import FrozenOnDisk
-from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, write_buckets
+from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, whole_bytes, write_buckets
 
 if TYPE_CHECKING:
     import torch
@@ -81,11 +83,15 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
 
 def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     """What vLLM starts with; whether it has no weights. Of a policy read by parts it starts with any weights, as all
-    come with the first version, or under LoRA with the files of the base weights."""
-    if not has_meta_weights(policy.model):
+    come with the first version, or under LoRA with the files of the base weights; weights of 4 bits are unpacked."""
+    packed = any(hasattr(p, "quant_state") for p in policy.model.parameters())
+    if not has_meta_weights(policy.model) and not packed:
         save_base(policy, folder)
         return False
     save_shape(policy, folder)
+    if packed:
+        _write_unpacked(policy.model, folder, files)
+        return False
     if not files.rank:
         return True
     source = Path(str(base_model(policy.model).name_or_path))
@@ -93,8 +99,16 @@ def save_start(policy: Any, folder: Path, files: WeightFiles) -> bool:
     for name in names:
         (folder / name).symlink_to((source / name).resolve())
     if not names:  # of the hub: they lie in its cache, wherever that is
-        write_buckets(folder, FrozenOnDisk(policy.model, _base_name), files.bucket, _frozen_sizes(policy.model))
+        write_buckets(folder, FrozenOnDisk(policy.model, plain_name), files.bucket, _frozen_sizes(policy.model))
     return False
+
+
+def _write_unpacked(model: Any, folder: Path, files: WeightFiles) -> None:
+    """What a base of 4 bits stands for: with it a server computes as the trainer does, which quantising anew would
+    not; a file at a time, and never whole in memory."""
+    base = {plain_name(name): p for name, p in model.named_parameters() if ".lora_" not in name}
+    sizes = {name: whole_bytes(p) for name, p in base.items()}
+    write_buckets(folder, base, files.bucket, sizes, lambda name, weight: files.names.split(name, numbers(weight)))
 
 
 def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[str, torch.Tensor] | None:
@@ -107,18 +121,14 @@ def frozen_weights(model: Any, files: WeightFiles, *, divided: bool) -> Mapping[
         return FrozenOnDisk(model)
     folder = files.own / "frozen"
     folder.mkdir()
-    write_buckets(folder, {n: p for n, p in model.named_parameters() if not p.requires_grad}, files.bucket)
+    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+    write_buckets(folder, frozen, files.bucket, split=lambda name, weight: {name: numbers(weight)})
     return StoredWeights(folder.glob("*.safetensors"))
-
-
-def _base_name(name: str) -> str:
-    """In the base model, of a weight under adapters."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
 def _frozen_sizes(model: Any) -> dict[str, int]:
     frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    return {_base_name(name): p.numel() * p.element_size() for name, p in frozen}
+    return {plain_name(name): p.numel() * p.element_size() for name, p in frozen}
 
 
 def weight_file_names(folder: Path) -> list[str]:
@@ -137,9 +147,7 @@ def base_model(model: Any) -> Any:
 def save_base(policy: Any, folder: Path) -> None:
     """The model that servers start with; of one with adapters what the adapters change, without them."""
     model = base_model(policy.model)
-    state = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
-    }
+    state = {plain_name(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
     with _written_by_every_rank(model):
         LoadedModel(model, policy.tokenizer, "", 0).save(folder, state)
 

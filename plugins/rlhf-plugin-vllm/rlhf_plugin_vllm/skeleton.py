@@ -130,13 +130,21 @@ class OnlyWithValues(TorchDispatchMode):
 
 
 def without_weights(model: Any) -> Any:
-    """A copy whose parameters have no memory; it computes in what its weights will be."""
-    empty = {id(p): torch.nn.Parameter(torch.empty_like(p, device="meta"), False) for p in model.parameters()}
-    copied = copy.deepcopy(model, empty)
+    """A copy whose parameters have no memory; it computes in what its weights will be, those of 4 bits unpacked."""
+    copies: dict[int, Any] = {
+        id(p): torch.nn.Parameter(torch.empty_like(p, device="meta"), False) for p in model.parameters()
+    }
+    packed = (m for m in model.modules() if hasattr(getattr(m, "weight", None), "quant_state"))
+    copies |= {id(m): _linear_like(m) for m in packed if hasattr(m, "in_features") and not hasattr(m, "base_layer")}
+    copied = copy.deepcopy(model, copies)
     for module in copied.modules():
         if "compute_dtype" in module.__dict__:
             del module.compute_dtype, module.forward
     return copied
+
+
+def _linear_like(layer: Any) -> torch.nn.Linear:
+    return torch.nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
 
 
 def _holders(model: torch.nn.Module) -> set[int]:

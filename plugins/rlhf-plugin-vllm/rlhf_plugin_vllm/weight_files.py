@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections import ChainMap
@@ -18,6 +19,9 @@ from safetensors.torch import save
 
 from rlhf_core.config import RlhfError
 from rlhf_core.models import ModelError
+from rlhf_core.models.adapters import plain_name
+from rlhf_core.models.four_bits import dequantized
+from rlhf_core.models.save import ADAPTER, merged_weights
 from rlhf_plugin_vllm.checkpoint_names import CheckpointNames, JoinedWeights
 from rlhf_plugin_vllm.sync_folder import SyncFolder, make_sync_folder
 from rlhf_plugin_vllm.worker import DIGESTS
@@ -52,21 +56,28 @@ class WeightFiles:
         self.bucket = bucket_mib * MIB
         self.sync_folder = make_sync_folder(folder) if folders is None else folders
         self.token, self.folder, self.own = self.sync_folder.token, self.sync_folder.folder, self.sync_folder.own
-        self.adapter = adapter_settings(model)
-        if targets := self.adapter.get("target_parameters"):
+        settings = adapter_settings(model)
+        self.folded = bool(settings.get("target_parameters"))
+        """Adapters of fused experts are folded into weights: vLLM takes one for each layer of an expert, peft has one
+        for a tensor of all."""
+        self.adapter = {} if self.folded else settings
+        if self.folded and self.sync_folder.shared:
             raise ModelError(
-                f"adapters of fused experts ({', '.join(targets)}) cannot be used with vLLM",
-                why="it takes an adapter for each layer of an expert, and peft has one for a tensor of all",
-                fix="--set rollout=native, or leave them out of model.lora.target_modules",
+                f"adapters of fused experts ({', '.join(settings['target_parameters'])}) cannot be sent to vLLM",
+                why="they are folded into the policy's weights, which this strategy divides among ranks",
+                fix="--set strategy=ddp, or --set rollout=native",
             )
+        self._model = model
         self.names = CheckpointNames(model)
         self.rank = int(self.adapter.get("r", 0))
-        """Of the adapter; 0 where all weights are trained."""
+        """Of the adapter; 0 where all weights are sent."""
         parameters = dict(model.named_parameters())
         replicated = {} if self.adapter or self.sync_folder.shared else parameters
         self._frozen = {n: p for n, p in replicated.items() if not p.requires_grad}
-        written = (n for n, p in parameters.items() if p.requires_grad or not self.adapter)
-        self._sizes = {n: parameters[n].numel() * parameters[n].element_size() for n in written}
+        written = {n: p for n, p in parameters.items() if p.requires_grad or not self.adapter}
+        if self.folded:
+            written = {plain_name(n): p for n, p in parameters.items() if ".lora_" not in n}
+        self._sizes = {n: whole_bytes(p) for n, p in written.items()}
         """Bytes of each weight that a version of this policy consists of."""
         self._writes = 0
         self._written: list[Published] = []
@@ -76,8 +87,10 @@ class WeightFiles:
             self._say_in_use(-1)
 
     def all_weights(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All weights of the policy: a version's trained ones, and those that are not trained; none is looked up."""
-        return ChainMap[str, Any](dict(self._frozen), tensors) if self._frozen else tensors  # pyright: ignore[reportArgumentType]
+        """All weights of the policy: a version's trained ones, and those that are not trained, or the sums of both;
+        none is looked up."""
+        chained: Any = ChainMap[str, Any](dict(self._frozen), tensors) if self._frozen else tensors  # pyright: ignore[reportArgumentType]
+        return merged_weights(self._model, dequantized(self._model, chained)) if self.folded else chained
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
         self._remove_unneeded()
@@ -100,7 +113,12 @@ class WeightFiles:
     def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         if self.sync_folder.shared:
             return write_buckets(path, tensors, self.bucket, self._sizes, self.names.split)
-        return write_buckets(path, self.all_weights(tensors), self.bucket, split=self.names.split)
+        if self.folded:
+            (path / ADAPTER).mkdir()
+            data = save({name: _full(tensor) for name, tensor in tensors.items()})
+            (path / ADAPTER / "adapter_model.safetensors").write_bytes(data)
+        sizes = self._sizes if self.folded else None
+        return write_buckets(path, self.all_weights(tensors), self.bucket, sizes, self.names.split)
 
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))
@@ -110,7 +128,10 @@ class WeightFiles:
         return hashlib.sha256(data).hexdigest(), len(data)
 
     def read(self, published: Published) -> Mapping[str, torch.Tensor]:
-        """The weights of a version as they were written, by the names that they have in the policy."""
+        """The weights of a version as they were written, by the names that they have in the policy; the trained ones
+        of one that was folded."""
+        if self.folded:
+            return StoredWeights((published.path / ADAPTER).glob("*.safetensors"))
         stored = StoredWeights(published.path.glob("*.safetensors"), _model_name if published.adapter else str)
         return stored if published.adapter else JoinedWeights(stored, self.names)
 
@@ -213,6 +234,12 @@ def adapter_settings(model: Any) -> dict[str, Any]:
         return {}
     settings = configs["default"].to_dict()
     return json.loads(json.dumps({**settings, "inference_mode": True}, default=_plain))
+
+
+def whole_bytes(weight: Any) -> int:
+    """Of a weight; of one of 4 bits, of the numbers that it stands for."""
+    whole = getattr(weight, "quant_state", weight)
+    return math.prod(whole.shape) * whole.dtype.itemsize
 
 
 def _plain(value: Any) -> Any:

@@ -17,12 +17,14 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from rlhf_core.config import BuildContext, RlhfError
-from rlhf_core.models import LoadedModel
+from rlhf_core.models import LoadedModel, ModelConfig, load_policy
+from rlhf_core.models.config import LoraSettings
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.colocated import ColocatedEngine
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_testing import check_rollout, policy_context
+from tests.families.cells import save
 
 pytestmark = [
     pytest.mark.slow,
@@ -145,6 +147,21 @@ def test_under_lora_the_adapter_is_sent(ctx: BuildContext, engine: ColocatedEngi
             assert trainer_gap(model, weights, built.generate(requests_of(ctx), SAMPLING, version)) < 1e-4
         size = sum(t.numel() * t.element_size() for t in weights.values())
         assert size <= built._report["vllm"]["sync_bytes"] < size + 8192
+    finally:
+        built.close()
+
+
+@pytest.mark.long
+def test_a_base_of_4_bits_is_held_as_the_numbers_that_the_trainer_computes_with(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    policy = load_policy(ModelConfig(path=str(save("qwen3", tmp_path)), quantize="nf4", lora=LoraSettings(r=4)))
+    built = ColocatedEngine(CONFIG, policy_context().with_(policy=policy))
+    try:
+        for version in (0, 1):
+            weights = moved(policy.model, version, 0.3)
+            built.update_weights(version, weights)
+            requests = [RolloutRequest(f"p{n}", (1, 2, 3 + n), 0, n) for n in range(4)]
+            assert trainer_gap(policy.model, weights, built.generate(requests, SAMPLING, version)) < 1e-4
     finally:
         built.close()
 

@@ -16,7 +16,7 @@ from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
-from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes
+from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes, packed_weights, unpacked_sizes
 from rlhf_plugin_preflight.memory.live import tensor_bytes
 from rlhf_plugin_preflight.memory.phase import lies_by_parts
 from rlhf_plugin_preflight.memory.sampling import Sampling, rehearse_sampling
@@ -41,7 +41,7 @@ class ModelSize:
     kv_heads: int
     weights: int
     layer: int
-    """The largest decoder layer: what a sharding strategy gathers at a time."""
+    """The largest decoder layer without what is packed: what a sharding strategy gathers at a time."""
     root: int
     """What is in no decoder layer: embedding, last norm, head."""
     context: int
@@ -53,6 +53,8 @@ class ModelSize:
     """The largest that adapters are added to."""
     by_parts: bool = True
     """Whether a rank can read its part of a weight from the files (:mod:`rlhf_core.models.slices`)."""
+    packed: int = 0
+    """Weights of 4 bits, which every rank holds whole."""
     converted: bool = False
     """Whether transformers computes weights from each other when it writes them, and needs all at once."""
 
@@ -182,10 +184,11 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
     text = trunk_and_head.base_model(policy.model).config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
-    named = dict(policy.model.named_parameters())
-    trained = [p for p in named.values() if p.requires_grad]
+    named, sizes_by_name = dict(policy.model.named_parameters()), unpacked_sizes(policy.model)
+    folded = bool(run.model.lora and policy.model.peft_config["default"].target_parameters)  # experts' adapters
+    trained = [p for name, p in named.items() if (".lora_" not in name if folded else p.requires_grad)]
     return EngineFacts(
-        weights=element * sum(p.numel() for name, p in named.items() if ".lora_" not in name),
+        weights=element * sum(size for name, size in sizes_by_name.items() if ".lora_" not in name),
         head=element * int(text.vocab_size) * int(text.hidden_size),
         token=2 * element * width * int(getattr(text, "num_key_value_heads", None) or heads) * text.num_hidden_layers,
         vocabulary=int(text.vocab_size),
@@ -193,20 +196,20 @@ def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bo
         rows=len(sizes.prompts) * sizes.group,
         trained=tensor_bytes(trained),
         largest=max((tensor_bytes([p]) for p in trained), default=0),
-        lora=run.model.lora is not None,
+        lora=run.model.lora is not None and not folded,
         on_cpu=on_cpu,
         device=device,
         ranks=ctx.world_size,
-        unit=element * max((sum(p.numel() for p in unit) for unit in _units(policy.model)), default=0),
+        unit=element * max(_units(policy.model), default=0),
     )
 
 
-def _units(model: Any) -> Iterator[list[Any]]:
-    """Parameters of each decoder layer, and each of those outside."""
-    layers = [list(layer.parameters()) for layer in decoder_layers(model)]
-    inside = {id(p) for layer in layers for p in layer}
-    yield from layers
-    yield from ([p] for p in model.parameters() if id(p) not in inside)
+def _units(model: Any) -> Iterator[int]:
+    """Weights of each decoder layer, and of each parameter outside."""
+    layers = decoder_layers(model)
+    inside = {id(p) for layer in layers for p in layer.parameters()}
+    yield from (sum(unpacked_sizes(layer).values()) for layer in layers)
+    yield from (p.numel() for p in model.parameters() if id(p) not in inside)
 
 
 def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
@@ -214,7 +217,10 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
     parameters = list(policy.model.parameters())
     text = trunk_and_head.base_model(policy.model).config.get_text_config()
     blocks = decoder_layers(policy.model)
-    layer = max((tensor_bytes(block.parameters()) for block in blocks), default=0)
+    packed = packed_weights(policy.model)
+    whole = {id(p) for p in packed}
+    divided = [p for p in parameters if id(p) not in whole]
+    layer = max((tensor_bytes(p for p in block.parameters() if id(p) not in whole) for block in blocks), default=0)
     inside = sum(tensor_bytes(block.parameters()) for block in blocks)
     weights = tensor_bytes([*parameters, *policy.model.buffers()])
     merged = [dequantized_bytes(m.base_layer) for m in policy.model.modules() if hasattr(m, "get_delta_weight")]
@@ -232,9 +238,10 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
         root=weights - inside,
         context=policy.context,
         merged=sum(merged),
-        largest=max(tensor_bytes([p]) for p in parameters),
+        largest=max(tensor_bytes([p]) for p in divided),
         largest_merged=max(merged, default=0),
         by_parts=not converted and lies_by_parts(config, text),
+        packed=tensor_bytes(packed),
         converted=converted,
     )
 

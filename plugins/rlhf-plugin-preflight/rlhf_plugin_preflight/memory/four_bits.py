@@ -54,6 +54,18 @@ def dequantized_bytes(layer: Any) -> int:
     return layer.weight.numel() * layer.weight.element_size()
 
 
+def unpacked_sizes(model: Any) -> dict[str, int]:
+    """Weights of each parameter by its name: in one of 4 bits they are more than its elements."""
+    layers = {f"{n}.weight": m for n, m in model.named_modules() if isinstance(m, FourBitLinear)}
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    return sizes | {name: m.in_features * m.out_features for name, m in layers.items()}
+
+
+def packed_weights(model: Any) -> list[Any]:
+    """Those of 4 bits, which no strategy divides."""
+    return [m.weight for m in model.modules() if isinstance(m, FourBitLinear)]
+
+
 def in_four_bits(model: Any) -> None:
     """Replace linear layers but the head, as transformers does for bitsandbytes."""
     head = model.get_output_embeddings()

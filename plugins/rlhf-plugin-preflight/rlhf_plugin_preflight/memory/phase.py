@@ -93,7 +93,7 @@ def lies_by_parts(config: ModelConfig, text: Any) -> bool:
     from rlhf_plugin_preflight.memory.weightless import describe
 
     source = describe(config).source
-    if source.adapter is not None or (Path(source.path) / MODALITY_FILE).is_file():
+    if config.quantize is not None or source.adapter is not None or (Path(source.path) / MODALITY_FILE).is_file():
         return False
     if getattr(text, "quantization_config", None) is not None:
         return False

@@ -109,6 +109,7 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     copies = {"sampler copy": footprint.sampler / split, "rewards": float(footprint.rewards)}
     kind = footprint.reference_kind
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
+    held["weights"] += model.packed / split * (1 - of.weights)
     if kind in ("whole", "offload"):
         held["reference"] = reference
     away_reference = {"reference": round(held.pop("reference"))} if kind == "offload" and reference else {}
@@ -127,7 +128,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     views = footprint.engine is not None and footprint.engine.copies_weights
     one_by_one = of.gathers and footprint.engine is not None and (views or footprint.engine.from_shards)
     gathers = of.gathers and not one_by_one
-    whole = {"gathered units": weights + critic - _gathered_always(footprint, of, placement)} if gathers else {}
+    units = weights + critic - model.packed / split - _gathered_always(footprint, of, placement)
+    whole = {"gathered units": units} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
