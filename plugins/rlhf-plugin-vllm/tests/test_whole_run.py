@@ -176,3 +176,17 @@ def test_a_server_that_is_killed_gets_its_version_from_shards(undisturbed: Run, 
     assert len({r["pid"] for r in servers.calls(divided.folder)}) == 3, "one was started anew"
     assert divided.asked == undisturbed.asked
     assert largest_gap(divided.weights, undisturbed.weights) < 1e-4
+
+
+def test_a_server_that_samples_at_another_temperature_ends_the_run_before_its_first_step(tmp_path: Path) -> None:
+    def hotter(path: str, body: Any) -> None:
+        if path.endswith("generate") and "temperature" in body["sampling_params"]:
+            body["sampling_params"]["temperature"] *= 1.1
+
+    server = servers.stand_in()(load_policy(ModelConfig(path="pocket")), fault=hotter)
+    result = Run(tmp_path, url=server.url).train()
+    server.close()
+    text = result.stdout + result.stderr
+    assert result.returncode == 2, text
+    assert not (tmp_path / "run" / "final").exists()
+    assert "temperature" in text, text
