@@ -146,7 +146,6 @@ class InlineSource:
 
     def __init__(self, collector: RolloutCollector, weight_sync: WeightSync, session: RunSession) -> None:
         self.collector, self.weight_sync, self.session = collector, weight_sync, session
-        self.sync_metrics: Callable[[], Mapping[str, float]] = getattr(weight_sync.engine, "sync_metrics", dict)
 
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """The batch that this step learns from; all ranks call it together, first of all in a step.
@@ -156,7 +155,7 @@ class InlineSource:
         sync_weights(self.weight_sync, version, self.session.strategy)
         try:
             batch = self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
-            return SourceBatch(batch, metrics=self.sync_metrics())
+            return SourceBatch(batch, metrics=getattr(self.weight_sync.engine, "sync_metrics", dict)())
         except EngineUnavailable as error:
             error.unchanged = error.prompts_put_back  # a step samples before it trains
             raise

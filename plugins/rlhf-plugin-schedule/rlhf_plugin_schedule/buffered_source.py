@@ -208,7 +208,11 @@ class BufferedSource(InlineSource):
         if entry.reads == 1:
             replay(self.session, step, entry.batch.events)
             timer.seconds |= entry.batch.seconds
-        metrics = {**self._metrics(entry, version, evicted_prompts), **synced, **self.sync_metrics()}
+        metrics = {
+            **self._metrics(entry, version, evicted_prompts),
+            **synced,
+            **getattr(self.weight_sync.engine, "sync_metrics", dict)(),
+        }
         return SourceBatch(entry.batch, entry.reads == 1, metrics)
 
     def _request(self, step: int, version: int, timer: Timer) -> Mapping[str, float]:
