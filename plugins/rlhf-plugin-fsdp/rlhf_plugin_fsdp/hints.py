@@ -10,7 +10,7 @@ from rlhf_plugin_fsdp.config import FsdpConfig
 
 
 def hint(key: str, value: Any, registry: Registry, chosen: Mapping[str, str]) -> str:
-    """Example: ``strategy fsdp has param_dtype: --set strategy=fsdp;``; "" for keys that strategies share, or none has."""
+    """Example: ``strategy fsdp has param_dtype: --set strategy=fsdp;``; "" for keys that it does not add."""
     if key not in FsdpConfig.model_fields or chosen.get("strategy") == "fsdp":
         return ""
     shared = registry.load("strategy", chosen.get("strategy", "auto")).model_fields

@@ -19,37 +19,35 @@ Group = Any
 """``PromptGroup``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TokensElsewhere:
     """Stands for the ids of a completion that another rank has: their number, and whether two are the same."""
 
     count: int
     digest: bytes
+    hashed: int
+    """The hash of the ids, which Python makes alike in every process."""
+
+    @classmethod
+    def of(cls, ids: tuple[int, ...]) -> TokensElsewhere:
+        """Those of a completion."""
+        return cls(len(ids), digest_of(ids), hash(ids))
 
     def __len__(self) -> int:
         return self.count
 
     def __eq__(self, other: object) -> bool:
-        return getattr(other, "digest", None) == self.digest
+        """Equal to the ids themselves, too: those of traced completions are there."""
+        if isinstance(other, tuple):
+            return len(other) == self.count and digest_of(other) == self.digest
+        return isinstance(other, TokensElsewhere) and other.digest == self.digest
 
     def __hash__(self) -> int:
-        return hash(self.digest)
+        return self.hashed
 
 
-class TracedTokens(tuple[int, ...]):
-    """The ids of a completion that is traced, equal to :class:`TokensElsewhere` of the same."""
-
-    @property
-    def digest(self) -> bytes:
-        """16 bytes."""
-        return digest_of(self)
-
-    __eq__ = TokensElsewhere.__eq__  # pyright: ignore[reportAssignmentType]
-    __hash__ = TokensElsewhere.__hash__  # pyright: ignore[reportAssignmentType]
-
-
-def digest_of(ids: Sequence[int]) -> bytes:
-    """Of a completion's token ids."""
+def digest_of(ids: tuple[int, ...]) -> bytes:
+    """16 bytes of a completion's token ids."""
     return hashlib.blake2b(array("q", ids), digest_size=16).digest()
 
 
@@ -87,11 +85,11 @@ class SampledTrace:
     def _outline(self, rollout: Rollout) -> Rollout:
         ids = rollout.completion_ids
         if rollout.prompt_id in self._tokens:
-            return _changed(rollout, completion_ids=TracedTokens(ids))
+            return rollout
         chosen_sum = np.asarray([rollout.logprobs_T.sum()], np.float32)
         return _changed(
             rollout,
-            completion_ids=TokensElsewhere(len(ids), digest_of(ids)),
+            completion_ids=TokensElsewhere.of(ids),
             prompt_ids=(),
             logprobs_T=chosen_sum,
             support=None,

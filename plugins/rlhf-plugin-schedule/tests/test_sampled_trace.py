@@ -49,6 +49,8 @@ def test_what_rank_0_is_sent_gives_the_same_metrics(settings: dict[str, Any]) ->
     groups, rollouts = completions()
     sent = pickle.loads(pickle.dumps(outlined(GroupNorm, groups, rollouts, **settings)))
     assert RolloutTrainer.rollout_metrics(sent) == RolloutTrainer.rollout_metrics(rollouts)
+    both = [*sent, *rollouts[:2]]  # groups that dynamic sampling has set aside are whole
+    assert RolloutTrainer.rollout_metrics(both) == RolloutTrainer.rollout_metrics([*rollouts, *rollouts[:2]])
     assert RolloutTrainer.rollout_metrics(rollouts)["commonest_fraction"] > 1 / len(rollouts), "some are equal"
 
 
