@@ -243,8 +243,7 @@ def borrow_dummy_sample(ranks: Collectives, value: T | None, present: Sequence[b
     if all(present) or not any(present):
         return value
     lender = present.index(True)
-    lends = ranks.rank == lender
-    received = ranks.exchange_objects([value if lends and not has else None for has in present])
+    received = ranks.exchange_objects([value if ranks.rank == lender and not has else None for has in present])
     return value if present[ranks.rank] else received[lender]
 
 

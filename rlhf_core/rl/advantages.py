@@ -6,7 +6,7 @@ Suffix: ``_T`` completion tokens of one rollout.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -62,9 +62,8 @@ class ScoredRollouts(NamedTuple):
     @property
     def values(self) -> list[TokenValues] | None:
         """The critic's of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
-        if not self.ranks or self.ranks[0].values is None:
-            return None
-        return [v for one in self.ranks for v in one.values or ()]
+        there = bool(self.ranks) and self.ranks[0].values is not None
+        return [v for one in self.ranks for v in one.values or ()] if there else None
 
 
 class Estimate(NamedTuple):
@@ -91,6 +90,8 @@ class AdvantageStep:
     no_grad: NoGradForward
     rank_zero: RankZero
     config: OnlineTrainerConfig
+    outline: Callable[[Sequence[Rollout]], Sequence[Rollout]] = list
+    """What rank 0 is sent of completions."""
 
     def reference_and_values(self, samples: Sequence[TrainingSample]) -> ForwardResults:
         """Reference logprobs and critic values of this rank's completions."""
@@ -114,7 +115,7 @@ class AdvantageStep:
             scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
         scores = self._less_overlong(scores, batch.rollouts)
         kl = measure_kl(batch.rollouts, forward.references)
-        ranks = self.rank_zero.gather(RankRollouts(batch.rollouts, scores, forward.values, kl))
+        ranks = self.rank_zero.gather(RankRollouts(self.outline(batch.rollouts), scores, forward.values, kl))
         with self.rank_zero.section() as section:
             all_scores = [score for one in ranks for score in one.scores]
             set_aside_scores = self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)
@@ -122,10 +123,8 @@ class AdvantageStep:
         return ScoredRollouts(section.received[0], section.received[1], ranks)
 
     def _less_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
-        limit, settings = self.config.sampling.max_tokens, self.config.overlong
-        if not settings.cache:
-            return list(scores)
-        return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
+        cap, rule = self.config.sampling.max_tokens, self.config.overlong
+        return [apply_overlong_penalty(s, r, cap, rule) for s, r in zip(scores, rollouts)] if rule.cache else [*scores]
 
     def estimate(self, scored: ScoredRollouts, batch: RolloutBatch) -> Estimate:
         """Call the estimator with the completions, which rank 0 has; the others take over its state where it has
@@ -192,9 +191,8 @@ def with_advantages(
         if advantage is None:
             trained.append(None)
             continue
-        sample = replace(sample, advantages_T=per_token(advantage, len(sample.completion_ids)))
-        if forward.references is not None:
-            sample = replace(sample, ref_T=forward.references[n])
+        ref_T = None if forward.references is None else forward.references[n]
+        sample = replace(sample, advantages_T=per_token(advantage, len(sample.completion_ids)), ref_T=ref_T)
         returns_T = None if advantages.returns is None else advantages.returns[n]
         if forward.values is not None and returns_T is not None:
             sample = replace(sample, old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)

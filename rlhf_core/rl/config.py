@@ -188,6 +188,11 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     from the one that sampled; None makes them all."""
     schedules: tuple[dict[str, Any], ...] = ()
     """Settings that change over steps, each ``{setting, from, to, start, end, shape}`` (``rlhf-plugin-schedule``)."""
+    trace_every: int = Field(default=1, ge=0)
+    """Prompts and completions are traced in steps that this divides; 0 traces none. Metrics are kept of every step."""
+    trace_completions: int | None = Field(default=None, ge=0)
+    """Completions traced in such a step, in whole groups, the first prompts'; None traces all. Of those that are not
+    traced rank 0 gets no text, and no tokens unless the advantage reads them."""
     rollouts: RolloutSettings = RolloutSettings()
     importance: ImportanceSettings = ImportanceSettings()
     kl: KLSettings = KLSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -264,6 +269,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
             ("checks", "trainer.rollouts", self.rollouts.max_reads > 1 or self.rollouts.capacity),
             ("uncertain", "trainer.entropy_quantile", self.entropy_quantile < 1),
             ("settings", "trainer.schedules", self.schedules),
+            ("trace", "trainer.trace_completions", self.trace_every != 1 or self.trace_completions is not None),
             ("importance", "trainer.importance.mode", self.correction != "off"),
             ("truncated", "trainer.sampling.top_p (or top_k, min_p)", self.sampling.truncates),
         )

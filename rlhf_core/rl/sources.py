@@ -154,9 +154,8 @@ class InlineSource:
         """
         sync_weights(self.weight_sync, version, self.session.strategy)
         try:
-            return SourceBatch(
-                self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
-            )
+            batch = self.collector.collect(number or step, version, partial(emit, self.session, step), timer)
+            return SourceBatch(batch, metrics=getattr(self.weight_sync.engine, "sync_metrics", dict)())
         except EngineUnavailable as error:
             error.unchanged = error.prompts_put_back  # a step samples before it trains
             raise

@@ -12,7 +12,7 @@ Up to the advantages everything is plain Python and numpy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -206,6 +206,8 @@ class OnlineTrainer(RolloutTrainer):
     config: OnlineTrainerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     parts: OnlineParts  # pyright: ignore[reportIncompatibleVariableOverride]
     with_advantages = staticmethod(with_advantages)
+    traced_groups: Callable[[int, Sequence[PromptGroup]], Sequence[PromptGroup]] | None = None
+    """Of a step's groups those that are traced; None: all."""
 
     def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx, wants_reference=config.kl.coefficient > 0 or config.kl.track)
@@ -216,6 +218,7 @@ class OnlineTrainer(RolloutTrainer):
         timer.seconds = {}
         with timer("step"):
             batch, first_read, source_metrics = parts.source.next_batch(step, parts.learner.version, timer)
+            traced = batch.groups if self.traced_groups is None else self.traced_groups(step, batch.groups)
             parts.source.release_memory()
             samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
             if parts.forward_check is not None and not parts.forward_check.done:
@@ -229,7 +232,7 @@ class OnlineTrainer(RolloutTrainer):
             estimate = parts.advantages.estimate(scored, batch)
             groups = self.with_advantages(samples, batch, estimate.advantages, forward)
             with timer("update"):
-                recorder = TokenRecorder(batch.groups, config.trace_prompts) if config.trace_prompts else None
+                recorder = TokenRecorder(traced, config.trace_prompts) if config.trace_prompts else None
                 critic_only = step <= parts.critic_warmup_steps
                 update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=recorder)
             self.session.counts.update({**estimate.truncated, **estimate.without_signal})
@@ -244,9 +247,7 @@ class OnlineTrainer(RolloutTrainer):
                 **{name: float(count) for name, count in estimate.without_signal.items()},
             }
             tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
-            self.trace_prompts(
-                step, "step", batch.groups, scored.rollouts, scored.scores, estimate.advantages.values, tokens
-            )
+            self.trace_prompts(step, "step", traced, scored.rollouts, scored.scores, estimate.advantages.values, tokens)
             self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
             metrics |= source_metrics
             if len(self.inputs.datasets.sources) > 1:
@@ -259,6 +260,8 @@ class OnlineTrainer(RolloutTrainer):
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""
         parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
+        if "trace" in self.config.scheduled(self.ctx.config.dataset):
+            self.traced_groups = scheduler("trace", "trainer.trace_completions")()(self.config, parts.advantages)
         return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 
     def state(self) -> dict[str, Any]:

@@ -89,6 +89,8 @@ class GroupNorm:
     no part and get no advantage; a group with fewer than two scores, or with equal ones, gets zeros.
     """
 
+    reads_tokens: ClassVar[bool] = False
+
     def __init__(self, config: GroupNormConfig) -> None:
         self.config = config
 
@@ -110,6 +112,7 @@ class GroupNorm:
 class GroupMean:
     """``A_i = r_i - b``: the scores less their group's mean, with no scale (Dr. GRPO: Liu et al. 2025)."""
 
+    reads_tokens: ClassVar[bool] = False
     baseline: ClassVar[Literal["mean", "leave_one_out"]] = "mean"
 
     def __init__(self, config: GroupMeanConfig | LeaveOneOutConfig) -> None:
@@ -164,6 +167,8 @@ class OptimalBaseline:
 class Raw:
     """``A_i = r_i``: the score itself, no baseline (Williams 1992)."""
 
+    reads_tokens: ClassVar[bool] = False
+
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         return Advantages([s.value if s.ok else None for s in scores])
 
@@ -172,6 +177,8 @@ class Keep:
     """``A_i = 1`` for completions that are kept, none for the others (expert iteration: Anthony et al. 2017; rejection
     sampling fine-tuning: Yuan et al. 2023). Equal scores are taken in the order of sampling.
     """
+
+    reads_tokens: ClassVar[bool] = False
 
     def __init__(self, config: KeepConfig) -> None:
         self.config = config
@@ -196,6 +203,8 @@ class BatchNorm:
     An easy or hopeless prompt, whose few odd completions a group's own small std would blow up, keeps its size.
     """
 
+    reads_tokens: ClassVar[bool] = False
+
     def __init__(self, config: BatchNormConfig) -> None:
         self.epsilon, self.floor = config.epsilon, config.relative_floor
 
@@ -215,6 +224,8 @@ class ReinforcePP:
     Differs: each completion counts once in mean and std, where the authors' code counts it once per token.
     With ``baseline: group`` the group's mean is taken off first (REINFORCE++-baseline).
     """
+
+    reads_tokens: ClassVar[bool] = False
 
     def __init__(self, config: ReinforcePPConfig) -> None:
         self.baseline, self.epsilon, self.floor = config.baseline, config.epsilon, config.relative_floor

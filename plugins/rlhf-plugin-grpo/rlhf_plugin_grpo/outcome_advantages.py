@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import comb, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ class MaxRL:
     Of verdicts 0 and 1 it is the gradient of the likelihood of a right answer, estimated with the group's tries:
     rare successes weigh more than by the standard deviation. Zeros where no completion of the group is right.
     """
+
+    reads_tokens: ClassVar[bool] = False
 
     def __init__(self, config: MaxRLConfig) -> None:
         self.floor = config.relative_floor
@@ -58,6 +60,8 @@ class PassAtK:
     k = 1 is GRPO with the population's standard deviation.
     """
 
+    reads_tokens: ClassVar[bool] = False
+
     def __init__(self, config: PassAtKConfig) -> None:
         self.k, self.threshold = config.k, config.threshold
 
@@ -81,6 +85,8 @@ class BestOfGroup:
     What the group's best score would lose without a completion: the gradient of the expected maximum (Tang et al. 2025,
     arXiv 2503.19595; verl's ``grpo_passk``). All 0 where two completions share the best score.
     """
+
+    reads_tokens: ClassVar[bool] = False
 
     def __init__(self, config: BestOfGroupConfig) -> None:
         self.by_std, self.epsilon, self.floor = config.scale == "std", config.epsilon, config.relative_floor

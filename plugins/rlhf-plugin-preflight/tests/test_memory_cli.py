@@ -106,6 +106,15 @@ def test_one_rank_is_told_that_nothing_is_sharded() -> None:
     assert "shards nothing" not in plan(*words, "--strategy", "fsdp", "--ranks", "2")
 
 
+def test_settings_of_a_strategy_are_those_of_the_layout_that_is_asked_for() -> None:
+    words = ("--algo", "sft", "--model", TINY, *SMALL, *FEW, "--ranks", "2", "--set", "trainer.precision=bf16")
+    with pytest.raises(UserError, match="--set strategy=fsdp"):
+        plan(*words, "--set", "strategy.param_dtype=bfloat16")
+    for layout in ("fsdp", "hsdp", "fsdp_offload"):
+        plan(*words, "--strategy", layout, "--set", "strategy.param_dtype=bfloat16")
+    plan(*words, "--strategy", "zero2", "--set", "strategy.stage=2")
+
+
 def test_a_peak_of_sampling_names_the_setting_that_ends_it_and_what_a_reference_costs() -> None:
     words = ("--algo", "dpo", "--model", TINY, *FEW, "--set", "trainer.micro_batch_size=1")
     said = plan(*words, "--set", "trainer.batch_size=1", "--strategy", "fsdp", "--ranks", "4")

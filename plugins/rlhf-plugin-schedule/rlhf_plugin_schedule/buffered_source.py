@@ -200,7 +200,7 @@ class BufferedSource(InlineSource):
     def next_batch(self, step: int, version: int, timer: Timer, number: int | None = None) -> SourceBatch:
         """See :meth:`InlineSource.next_batch`."""
         evicted_prompts = self._evict(step, version)
-        self._request(step, version, timer)
+        synced = self._request(step, version, timer)
         entry = self.buffer.read()
         with timer("learner_wait") if self.worker is not None else contextlib.nullcontext():
             entry = self._finished(entry)
@@ -208,10 +208,17 @@ class BufferedSource(InlineSource):
         if entry.reads == 1:
             replay(self.session, step, entry.batch.events)
             timer.seconds |= entry.batch.seconds
-        return SourceBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
+        metrics = {
+            **self._metrics(entry, version, evicted_prompts),
+            **synced,
+            **getattr(self.weight_sync.engine, "sync_metrics", dict)(),
+        }
+        return SourceBatch(entry.batch, entry.reads == 1, metrics)
 
-    def _request(self, step: int, version: int, timer: Timer) -> None:
-        """Ask for as many batches as there is room for; without a worker they are made here."""
+    def _request(self, step: int, version: int, timer: Timer) -> Mapping[str, float]:
+        """Ask for as many batches as there is room for; without a worker they are made here. Returns what syncs cost
+        for those."""
+        synced: dict[str, float] = {}
         count = self.buffer.num_to_request(self.steps - step + 1)
         weights: Snapshot | None = None
         if self.in_flight and (count or self.buffer.unfinished()):
@@ -225,10 +232,13 @@ class BufferedSource(InlineSource):
                 self.worker.request(number, version, weights)
                 continue
             try:
-                self.buffer.deliver(number, super().next_batch(step, version, timer, number).batch)
+                batch, _, metrics = super().next_batch(step, version, timer, number)
+                self.buffer.deliver(number, batch)
+                synced |= metrics
             except EngineUnavailable:  # what cannot be sampled is not counted as requested
                 self.buffer.cancel(number)
                 raise
+        return synced
 
     @property
     def in_flight(self) -> bool:

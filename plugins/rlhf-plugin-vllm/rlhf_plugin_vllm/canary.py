@@ -127,7 +127,7 @@ def wrong_weights(sent: Sent, why: str) -> RlhfError:
     """The error for a vLLM whose logprobs are not those of the weights that it was given."""
     kind = ModelError if sent.first else RlhfError
     reason = (
-        "the server serves other base weights or computes in another number type"
+        "the server serves other base weights, samples at another temperature, or computes in another number type"
         if sent.first
         else "the weights did not all arrive, or the server's model is another"
     )

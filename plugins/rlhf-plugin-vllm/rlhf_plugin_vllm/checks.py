@@ -12,8 +12,9 @@ from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.rollouts import SamplingParams
 from rlhf_plugin_vllm.answers import PATH
+from rlhf_plugin_vllm.cards import option, own_cards
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.memory import cache_bytes, option, utilization
+from rlhf_plugin_vllm.memory import cache_bytes, utilization
 from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
     if not config.urls:
         utilization(config.arguments)
         cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
+        own_cards(config, ctx)
         check_interpreter(config)
         return
     if ctx.config.model.quantize is not None:

@@ -19,6 +19,7 @@ from rlhf_plugin_vllm.checks import check_sampling, never_sampled
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.connect import frozen_weights, save_start
 from rlhf_plugin_vllm.in_process import InProcess
+from rlhf_plugin_vllm.sync_costs import SyncCosts
 from rlhf_plugin_vllm.weight_files import WeightFiles
 
 log = logging.getLogger("rlhf.vllm")
@@ -63,7 +64,9 @@ class ColocatedEngine:
         sleep = sleep if config.sleep else "switched off"
         log.info("vLLM in this process sleeps: %s", sleep)
         self._report = ctx.report
-        self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0, "sleep": sleep}
+        self._report["vllm"] = row = {"sleep": sleep}
+        self._costs = SyncCosts(row)
+        self.sync_metrics = self._costs.metrics
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         start, self._version = time.monotonic(), -1
@@ -76,9 +79,7 @@ class ColocatedEngine:
             ) from error
         self._check(version, tensors)
         self._version, self._syncs = version, self._syncs + 1
-        row = self._report["vllm"]
-        row["syncs"], row["sync_bytes"] = self._syncs, size
-        row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
+        self._costs.add(size, start)
 
     def _give(self, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
         """Returns the bytes that were given."""

@@ -33,7 +33,9 @@ class VllmConfig(ComponentConfig):
     arguments: tuple[str, ...] = ()
     """Further options of servers that are started, as on vLLM's command line: ``["--tensor-parallel-size=2"]``."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of servers that are started: ``{"CUDA_VISIBLE_DEVICES": "1"}``."""
+    """Environment variables of servers that are started. The cards in ``CUDA_VISIBLE_DEVICES`` are divided among the
+    servers of a machine; without it each gets its own of those that no rank trains on, if there are enough, else it is
+    beside a rank. A server takes as many as ``--tensor-parallel-size`` says."""
     start_s: float = Field(600.0, gt=0)
     """Seconds until a started server answers."""
     request_s: float = Field(600.0, gt=0)

@@ -12,6 +12,7 @@ from rlhf_core.config import BuildContext
 from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
 from rlhf_core.models.adapters import plain_name
 from rlhf_core.models.four_bits import numbers
+from rlhf_plugin_vllm.cards import own_cards
 from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
@@ -62,8 +63,8 @@ def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str
     command = server_command(config.python, folder, dtype, context, files.rank, more)
     environment = {**server_environment(files.own), **config.environment}
     processes = [
-        ServerProcess(command, environment, free_port(), files.own / f"server-{n}.log", config.start_s)
-        for n in range(config.replicas)
+        ServerProcess(command, {**environment, **cards}, free_port(), files.own / f"server-{n}.log", config.start_s)
+        for n, cards in enumerate(own_cards(config, ctx))
     ]
     replicas = [Replica(Client(p.url, config.max_concurrent + 2), config, p) for p in processes]
     try:

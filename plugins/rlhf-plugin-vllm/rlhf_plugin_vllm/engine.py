@@ -21,6 +21,7 @@ from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.sharing import BorrowedFleet, RankVersion, borrows, on_all_ranks
+from rlhf_plugin_vllm.sync_costs import SyncCosts
 from rlhf_plugin_vllm.sync_folder import make_sync_folder
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
@@ -47,8 +48,11 @@ class VllmEngine:
         self._sent: tuple[Published, Mapping[str, torch.Tensor]] | None = None
         self._syncs = 0
         self._report: dict[str, Any] = ctx.report
-        row: dict[str, Any] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-        self._report["vllm"] = row
+        row: dict[str, Any] = {}
+        self._report["vllm"], self._costs = row, SyncCosts(row)
+        self.sync_metrics = self._costs.metrics
+        """``sync/bytes`` and ``sync/seconds``, for the metrics of a step."""
+        self._start: float | None = None
         divided = isinstance(ctx.strategy, ShardedForward)
         folder = make_sync_folder(config.sync_dir, ctx.strategy, shared=divided)
         self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder)
@@ -88,12 +92,14 @@ class VllmEngine:
 
     def write_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> Published:
         """Write a version of a policy that is divided among ranks, for the servers of all; rank 0 alone calls it."""
+        self._start = time.monotonic()
         return self.files.write(version, weights)
 
     def take_weights(self, version: int, record: Published) -> None:
         """Send a version that rank 0 has written to this rank's servers; raises as :meth:`update_weights`."""
         assert record.version == version
-        self._on_all_ranks(version, lambda: self._publish(record, time.monotonic()))
+        start, self._start = self._start, None
+        self._on_all_ranks(version, lambda: self._publish(record, time.monotonic() if start is None else start))
 
     def _on_all_ranks(self, version: int, hand_over: Callable[[], None]) -> None:
         """Bring a version to this rank's servers; where ranks share servers, let those without know who has it."""
@@ -130,9 +136,7 @@ class VllmEngine:
             self._sent = None
         self.files.keep(published)
         self._syncs += 1
-        row = self._report["vllm"]
-        row["syncs"], row["sync_bytes"] = self._syncs, published.size
-        row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
+        self._costs.add(published.size, start)
 
     def check_replica(self, replica: Replica, published: Published) -> None:
         bodies = [self._body(r, self.canary.sampling, published) for r in self.canary.requests]

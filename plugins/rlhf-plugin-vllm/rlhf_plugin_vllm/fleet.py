@@ -145,7 +145,7 @@ class Fleet:
                 return
             if not replica.out:
                 self.counts["taken_out"] += 1
-                left = len(self.live) - 1
+                left = sum(other is not replica for other in self.live)
                 log.warning("vLLM at %s is taken out (%d left): %s", replica.url, left, reason)
             replica.take_out(reason)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
+from rlhf_plugin_preflight.cards import cards_here
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
+from rlhf_plugin_vllm.cards import VISIBLE, cards_of_servers, option
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
@@ -23,7 +25,6 @@ KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 """Environment variable of vLLM for CPUs: GiB of its cache of keys and values."""
 UTILIZATION = 0.92
 """Share of a device's memory that a server takes where ``--gpu-memory-utilization`` does not say."""
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 SPACES = (16, 8, 4, 2, 1)
 """GiB that are tried as ``VLLM_CPU_KVCACHE_SPACE``."""
 SHARES = (0.3, 0.2, 0.1)
@@ -166,24 +167,24 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
 
 
 def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[str, int]) -> EngineMemory:
-    """Servers on GPUs: all ranks' on the cards that the settings name, beside a rank where it is that rank's card."""
-    here = os.environ.get(VISIBLE, "")
-    cards = [c.strip() for c in here.split(",")] if here else [str(n) for n in range(64)]
+    """Servers on GPUs: those of all ranks, beside a rank where they are on that rank's card."""
+    servers, cards = config.replicas * facts.ranks, max(facts.ranks, cards_here())
     named = config.environment.get(VISIBLE, "")
-    theirs = ([c.strip() for c in named.split(",")] if named else cards)[: cards_of_one(config.arguments)]
-    servers = config.replicas * facts.ranks
-    total = servers * each
+    held = cards_of_servers(named, config.arguments, servers, facts.ranks, cards)
+    count = Counter(card for server in held for card in server)
+    card, most = count.most_common(1)[0]
     refusal = None
-    if total > facts.device:
+    if most * each > facts.device:
         refusal = ConfigError(
-            f"{servers} vLLM servers of {each / GIB:.2f} GiB do not fit card {theirs[0]}",
-            why=f"it has {facts.device / GIB:.2f} GiB, and every server of the run is started with the same variables",
-            fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / servers) / 100}" + "\"]', or "
-            "servers by address (rollout.urls) on cards of their own",
+            f"{most} vLLM servers of {each / GIB:.2f} GiB do not fit card {card}",
+            why=f"it has {facts.device / GIB:.2f} GiB, and {servers} servers share {len(count)} cards",
+            fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / most) / 100}" + "\"]', or "
+            f"more cards in rollout.environment.{VISIBLE}",
         )
-    shared = set(theirs) & set(cards[: facts.ranks])
-    by_card = {f"card {card}": total for card in theirs if card not in shared}
-    parts = {"engine servers": total} if shared else {}
+    of_ranks = (os.environ.get(VISIBLE) or ",".join(map(str, range(cards)))).split(",")[: facts.ranks]
+    beside = max((number for card, number in count.items() if card in of_ranks), default=0)
+    by_card = {f"card {card}": number * each for card, number in count.items() if card not in of_ranks}
+    parts = {"engine servers": beside * each} if beside else {}
     return EngineMemory(parts, host=host, elsewhere=by_card, is_estimate=True, refusal=refusal)
 
 
@@ -217,18 +218,3 @@ def utilization(arguments: Sequence[str]) -> float:
             fix="more than 0 and at most 1",
         )
     return share
-
-
-def cards_of_one(arguments: Sequence[str]) -> int:
-    """Cards that one server takes."""
-    sizes = [option(arguments, *names) for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size",))]
-    return max(1, math.prod(int(size) for size in sizes if size is not None and size.isdigit()))
-
-
-def option(arguments: Sequence[str], *names: str) -> str | None:
-    """The last value of ``--name=value`` or two words, with hyphens or underscores; None where it is not given."""
-    for n, argument in reversed(list(enumerate(arguments))):
-        name, equals, value = argument.partition("=")
-        if name.replace("_", "-") in names:
-            return value if equals else next(iter(arguments[n + 1 : n + 2]), "")
-    return None

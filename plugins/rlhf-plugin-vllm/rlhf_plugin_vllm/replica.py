@@ -24,7 +24,8 @@ class Replica:
         self.starts = 0
         """How often it was put back: what failed before then says nothing of it now."""
         self.dtype = "float32"
-        self._adapter: str | None = None
+        self._adapters: set[str] = set()
+        """Names of adapters that it may have."""
         self._adapter_id: int | None = None
 
     @property
@@ -85,19 +86,28 @@ class Replica:
             return
         name, seconds = adapter_name(published, one_name=self.config.in_flight), self.config.update_s
         there = False
+        self._adapters.add(name)
         try:
             self.client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(published.path)}, seconds)
         except Refused as error:
             if "already been loaded" not in error.why:  # by an attempt that failed later on
                 raise
             there = True
-        if self._adapter is not None and self._adapter != name:
-            self.client.post("/v1/unload_lora_adapter", {"lora_name": self._adapter}, seconds)
-        self._adapter = name
+        for old in sorted(self._adapters - {name}):
+            self._unload(old)
         if self.config.in_flight:
             self._adapter_id = max(self.client.rpc("rlhf_adapters", seconds=seconds)[0], default=None)
             if there and not self._renew_adapter(published):  # one name for all versions: it may be an earlier one
                 raise ServerGone("it has an adapter of this name and did not take the new version")
+
+    def _unload(self, name: str) -> None:
+        """Drop an adapter of an earlier version; one that is gone was dropped by a call whose answer was lost."""
+        try:
+            self.client.post("/v1/unload_lora_adapter", {"lora_name": name}, self.config.update_s)
+        except Refused as error:
+            if error.status != 404:
+                raise
+        self._adapters.discard(name)
 
     def _renew_adapter(self, published: Published) -> bool:
         """Other weights for the adapter that completions under way name (vLLM's ``load_inplace`` rereads the old files
@@ -111,7 +121,7 @@ class Replica:
         """A server of the run gets a new process; one by address is only asked again."""
         if self.process is not None:
             self.process.restart()
-            self._adapter = self._adapter_id = None
+            self._adapters, self._adapter_id = set(), None
 
     def put_back(self) -> None:
         """Ask it again, on connections of its own."""

@@ -59,7 +59,8 @@ def order(folder: Path, *faults: dict[str, Any]) -> None:
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:
-    """What all servers were asked, in order: ``pid``, ``call``, their ``weights``, and a completion's ``seed``."""
+    """What all servers were asked, in order: ``pid``, ``call``, their ``weights`` and ``cards``, and a completion's
+    ``seed``."""
     return [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
 
 
@@ -77,6 +78,7 @@ class Faults:
         with self.lock:
             self.weights = body["new_version"] if call == "update_weight_version" else self.weights
             row = {"pid": os.getpid(), "call": call, "seed": seed, "weights": self.weights}
+            row["cards"] = os.environ.get("CUDA_VISIBLE_DEVICES")
             with (self.folder / "calls.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
             if call not in self.counts or (call == "generate" and (seed is None or 1000 <= seed < 1008)):

@@ -55,6 +55,7 @@ class StandIn:
             **facts,
         }
         self.weights, self.paused, self.adapter = "default", False, None
+        self.adapters: set[str] = set()
         self.calls: list[str] = []
         self.fault = fault
         """Called with path and body; what it returns that is not None is the answer, an int a status."""
@@ -128,10 +129,15 @@ class StandIn:
                 self._keeping += query == "mode=keep"
                 self._pauses.notify_all()
         if path == "/v1/load_lora_adapter":
-            if body["lora_name"] == self.adapter:
-                return 400, {"error": f"The lora adapter '{self.adapter}' has already been loaded."}
+            if body["lora_name"] in self.adapters:
+                return 400, {"error": f"The lora adapter '{body['lora_name']}' has already been loaded."}
             self.rlhf_renew_adapter("1", body["lora_path"])
             self.adapter = body["lora_name"]
+            self.adapters.add(self.adapter)
+        if path == "/v1/unload_lora_adapter":
+            if body["lora_name"] not in self.adapters:
+                return 404, {"error": f"The lora adapter '{body['lora_name']}' cannot be found."}
+            self.adapters.remove(body["lora_name"])
         if path == "/inference/v1/generate":
             return self._generate(body)
         return {}

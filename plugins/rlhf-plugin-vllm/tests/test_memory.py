@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.memory.engine import EngineFacts
+from rlhf_plugin_vllm.cards import cards_of_servers, option
 from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.config import VllmConfig
-from rlhf_plugin_vllm.memory import cache_bytes, option, utilization
+from rlhf_plugin_vllm.memory import cache_bytes, utilization
 
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
 assert _spec is not None
@@ -123,6 +124,35 @@ def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.
         **started, arguments=("--gpu-memory-utilization", "0.45"), environment={"CUDA_VISIBLE_DEVICES": "2"}
     )
     assert smaller.memory(facts(ranks=2)).refusal is None
+    each_its_own = VllmConfig(**started, environment={"CUDA_VISIBLE_DEVICES": "4,5"}).memory(facts(ranks=2))
+    assert each_its_own.elsewhere == {"card 4": share, "card 5": share}
+    assert each_its_own.refusal is None
+    assert VllmConfig(**started).memory(facts(ranks=2)).parts == {"engine servers": share}, "each beside its rank"
+
+
+@pytest.mark.parametrize(
+    ("named", "size", "servers", "ranks", "here", "expected"),
+    [
+        ("", 1, 4, 4, "", ["4", "5", "6", "7"]),  # four cards train, four serve
+        ("", 2, 2, 2, "", ["2,3", "4,5"]),
+        ("", 1, 8, 8, "", ["0", "1", "2", "3", "4", "5", "6", "7"]),  # beside its rank
+        ("", 1, 2, 2, "5,6,GPU-a,GPU-b", ["GPU-a", "GPU-b"]),
+        ("6, 7", 1, 4, 4, "", ["6", "7", "6", "7"]),
+        ("4,5,6,7", 2, 2, 2, "0,1", ["4,5", "6,7"]),
+    ],
+)
+def test_each_server_gets_cards_of_its_own(
+    named: str, size: int, servers: int, ranks: int, here: str, expected: list[str]
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": here} if here else {}
+    cards = cards_of_servers(named, [f"--tensor-parallel-size={size}"], servers, ranks, 8, environ)
+    assert [",".join(names) for names in cards] == expected
+
+
+def test_without_a_card_nothing_is_said_and_too_few_are_refused() -> None:
+    assert cards_of_servers("", [], 2, 2, 0, {}) == [[], []]
+    with pytest.raises(ConfigError, match="takes 4 cards, and there are 2 for it: 4, 5"):
+        cards_of_servers("4,5", ["-tp", "4"], 1, 1, 8, {})
 
 
 @pytest.mark.slow

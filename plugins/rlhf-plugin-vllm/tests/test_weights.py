@@ -144,7 +144,7 @@ def test_under_lora_only_the_adapter_is_sent(
     native = NativeEngine(server.model, policy.tokenizer, policy.context)
     got = engine.generate(request_of(ctx), GREEDY, 1)[0]
     assert got.completion_ids == native.generate(request_of(ctx), GREEDY, 1)[0].completion_ids
-    server.adapter = None  # as after a restart: the name of the adapter is unknown there
+    server.adapter, server.adapters = None, set()  # as after a restart: the name of the adapter is unknown there
     assert engine.generate(request_of(ctx), GREEDY, 1)[0].completion_ids == got.completion_ids
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
 

@@ -57,8 +57,12 @@ class Run:
         return subprocess.run(command, capture_output=True, text=True, timeout=400)
 
     @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.path / "summary.json").read_text())["reports"]["vllm"]
+
+    @property
     def servers(self) -> dict[str, int]:
-        return json.loads((self.path / "summary.json").read_text())["reports"]["vllm"]["servers"]
+        return self.report["servers"]
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -95,8 +99,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     server.close()
     assert result.returncode == 0, result.stdout + result.stderr
     assert run.servers == {"taken_out": 0, "brought_back": 0}
-    rows = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
-    assert min(row["grad_norm"] for row in rows if "grad_norm" in row) > 0, "every step changes the weights"
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "grad_norm" in row]
+    assert min(row["grad_norm"] for row in steps) > 0, "every step changes the weights"
+    assert {row["sync/bytes"] for row in steps} == {run.report["sync_bytes"]}
+    assert sum(row["sync/seconds"] for row in steps) == pytest.approx(run.report["sync_seconds"], abs=0.01)
     return run
 
 
@@ -169,10 +176,26 @@ def test_on_two_ranks_each_has_a_server_of_its_own(undisturbed: Run, tmp_path: P
 def test_a_server_that_is_killed_gets_its_version_from_shards(undisturbed: Run, tmp_path: Path) -> None:
     policy = load_policy(ModelConfig(path="pocket"))
     save_model(policy.model, policy.tokenizer, tmp_path / "model")
-    divided = Run(tmp_path / "fsdp", "strategy=fsdp", f"model.path={tmp_path / 'model'}")
+    cards = "rollout.environment.CUDA_VISIBLE_DEVICES='4,5'"
+    divided = Run(tmp_path / "fsdp", "strategy=fsdp", f"model.path={tmp_path / 'model'}", cards)
     servers.order(divided.folder, {"path": "generate", "after": 5, "do": "kill", "times": 1})
     result = divided.train("--nproc", "2")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert len({r["pid"] for r in servers.calls(divided.folder)}) == 3, "one was started anew"
+    each = {r["pid"]: r["cards"] for r in servers.calls(divided.folder)}
+    assert sorted(each.values()) in (["4", "4", "5"], ["4", "5", "5"]), "one was started anew, on its card"
     assert divided.asked == undisturbed.asked
     assert largest_gap(divided.weights, undisturbed.weights) < 1e-4
+
+
+def test_a_server_that_samples_at_another_temperature_ends_the_run_before_its_first_step(tmp_path: Path) -> None:
+    def hotter(path: str, body: Any) -> None:
+        if path.endswith("generate") and "temperature" in body["sampling_params"]:
+            body["sampling_params"]["temperature"] *= 1.1
+
+    server = servers.stand_in()(load_policy(ModelConfig(path="pocket")), fault=hotter)
+    result = Run(tmp_path, url=server.url).train()
+    server.close()
+    text = result.stdout + result.stderr
+    assert result.returncode == 2, text
+    assert not (tmp_path / "run" / "final").exists()
+    assert "temperature" in text, text

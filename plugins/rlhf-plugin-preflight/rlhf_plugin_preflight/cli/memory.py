@@ -8,6 +8,9 @@ import click
 
 from rlhf_core.cli.options import open_plugins, resolve_options, run_options
 
+OWNERS = {"hsdp": "fsdp", "fsdp": "fsdp", "single": "auto"} | dict.fromkeys(("zero1", "zero2", "zero3"), "deepspeed")
+"""Layout -> the strategy that has it, where it is called otherwise."""
+
 
 @click.group()
 def memory() -> None:
@@ -86,6 +89,8 @@ def plan(
     limit = None if device_memory is None else read_amount(device_memory)
     host = None if host_memory is None else read_amount(host_memory)
     registry, _ = open_plugins()
+    if strategy and any(item.startswith("strategy.") for item in settings):  # they are that strategy's settings
+        settings = (f"strategy.name={OWNERS.get(strategy.split('_')[0], strategy)}", *settings)
     config = resolve_options(registry, files, settings, names).config.with_precision()
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
     if hasattr(config.trainer, "check_precision"):

@@ -1,0 +1,102 @@
+"""A sampled trace: what is written, what rank 0 is sent, and that metrics do not change."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
+from rlhf_core.rollouts import Rollout
+from rlhf_plugin_grpo.advantage import GroupNorm, OptimalBaseline
+from rlhf_plugin_schedule.sampled_trace import SampledTrace
+from rlhf_testing.samples import make_rollouts
+
+SIZES = (
+    "threads=1", "trainer.steps=4", "trainer.eval_samples=0", "trainer.rollout_batch_size=16", "trainer.group_size=4",
+    "trainer.sampling.max_tokens=8", "trainer.optimizer.learning_rate=0.001", "trainer.trace_prompts=1",
+)  # fmt: skip
+
+
+def completions(tokens: int = 0) -> tuple[list[PromptGroup], list[Rollout]]:
+    """Four groups of two; some completions of different groups, and all of one group, are equal."""
+    rollouts = make_rollouts(4, 2)[0]
+    if tokens:
+        logprobs_T = np.full(tokens, -0.3, np.float32)
+        rollouts = [
+            replace(r, completion_ids=(7,) * tokens, logprobs_T=logprobs_T, text="x" * tokens) for r in rollouts
+        ]
+    prompts = list(dict.fromkeys(r.prompt_id for r in rollouts))
+    return [PromptGroup(Prompt(p, ({"role": "user", "content": "?"},)), (1, 2, 3), 2) for p in prompts], rollouts
+
+
+def outlined(estimator: Any, groups: list[PromptGroup], rollouts: list[Rollout], **settings: Any) -> list[Rollout]:
+    trace = SampledTrace(OnlineTrainerConfig(name="t", **settings), estimator, several=True)
+    trace.groups(1, groups)
+    return list(trace.outline(rollouts))
+
+
+@pytest.mark.parametrize("settings", [{"trace_every": 0}, {"trace_completions": 5, "trace_prompts": 1}, {}])
+def test_what_rank_0_is_sent_gives_the_same_metrics(settings: dict[str, Any]) -> None:
+    groups, rollouts = completions()
+    sent = pickle.loads(pickle.dumps(outlined(GroupNorm, groups, rollouts, **settings)))
+    assert RolloutTrainer.rollout_metrics(sent) == RolloutTrainer.rollout_metrics(rollouts)
+    both = [*sent, *rollouts[:2]]  # groups that dynamic sampling has set aside are whole
+    assert RolloutTrainer.rollout_metrics(both) == RolloutTrainer.rollout_metrics([*rollouts, *rollouts[:2]])
+    assert RolloutTrainer.rollout_metrics(rollouts)["commonest_fraction"] > 1 / len(rollouts), "some are equal"
+
+
+def test_no_token_and_no_text_of_what_is_not_traced_is_sent() -> None:
+    sizes = [len(pickle.dumps(outlined(GroupNorm, *completions(n), trace_every=0))) for n in (100, 10_000)]
+    assert sizes[1] < sizes[0] + 100
+    groups, rollouts = completions()
+    sent = outlined(GroupNorm, groups, rollouts, trace_completions=5, trace_prompts=1)
+    assert [r.text != "" for r in sent] == [True] * 4 + [False] * 4, "whole groups"
+    assert [tuple(r.completion_ids) for r in sent[:2]] == [r.completion_ids for r in rollouts[:2]]
+    assert [len(r.completion_ids) for r in sent] == [len(r.completion_ids) for r in rollouts]
+
+
+def test_an_estimator_that_reads_tokens_and_an_episode_are_sent_whole() -> None:
+    groups, rollouts = completions()
+    assert outlined(OptimalBaseline, groups, rollouts, trace_every=0) == rollouts
+    masked = [replace(r, mask_T=np.ones(len(r.completion_ids), bool)) for r in rollouts]
+    assert outlined(GroupNorm, groups, masked, trace_every=0) == masked
+
+
+def train(folder: Path, *settings: str, ranks: int = 2) -> list[dict[str, Any]]:
+    """Metrics of the steps, without times."""
+    words = [word for setting in (*SIZES, *settings) for word in ("--set", setting)]
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "verifier"]
+    more = ["--dataset", "pocket/arithmetic", "--nproc", str(ranks), "--run-dir", str(folder)]
+    result = subprocess.run([*command, *words, *more], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+def traced(folder: Path) -> list[tuple[int, int, bool]]:
+    """(Step, completions, whether tokens are kept) of each prompt."""
+    rows = [json.loads(line) for line in (folder / "trace.jsonl").read_text().splitlines()]
+    return [
+        (row["step"], len(row["completions"]), "completion_ids" in row["completions"][0])
+        for row in rows
+        if row.get("event") == "prompt"
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_has_the_same_metrics_and_weights_with_a_sampled_trace(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole")
+    assert len(traced(tmp_path / "whole")) == 16
+    assert train(tmp_path / "some", "trainer.trace_every=2", "trainer.trace_completions=9") == whole
+    assert traced(tmp_path / "some") == [(2, 4, True), (2, 4, False), (4, 4, True), (4, 4, False)]
+    one, two = ((tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("whole", "some"))
+    assert one == two
