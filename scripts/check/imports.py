@@ -33,8 +33,9 @@ INSIDE: Mapping[str, int] = {
     "rlhf-plugin-launchers": 13,
     "rlhf-plugin-preflight": 65,
     "rlhf-plugin-reward": 11,
-    "rlhf-plugin-schedule": 50,
+    "rlhf-plugin-schedule": 52,
     "rlhf-plugin-verifiers": 7,
+    "rlhf-plugin-vllm": 7,
     "rlhf-study": 3,
     "rlhf-testing": 29,
 }
