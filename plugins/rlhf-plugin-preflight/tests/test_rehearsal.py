@@ -14,9 +14,13 @@ from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.layers import chunked_head
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.precision import set_precision
 from rlhf_core.models.sources import Source
 from rlhf_core.plugins.context import BuildContext
+from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_core.types.errors import ConfigError, ModelError
+from rlhf_plugin_native.decode_step import WORTH_TOKENS
+from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_preflight.memory import check
 from rlhf_plugin_preflight.memory import footprint as footprint_module
 from rlhf_plugin_preflight.memory.advice import accepted_by_strategy, changes
@@ -123,6 +127,29 @@ def test_the_backward_goes_through_the_critic_first() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_sampling_is_planned_with_the_casts_that_it_keeps(precision: str) -> None:
+    """Of all weights: autocast keeps them for the next token."""
+    small = (
+        "trainer.rollout_batch_size=2",
+        "trainer.group_size=2",
+        "trainer.micro_batch_size=2",
+        "rollout.max_concurrent=1",
+    )
+    more = (f"trainer.sampling.max_tokens={WORTH_TOKENS - 1}", f"trainer.precision={precision}")
+    planned = footprint(context("grpo", *small, *more), on_cpu=True, prompt=8)
+    policy = load_policy(ModelConfig(path="pocket"))
+    set_precision(policy.model, "bf16" if precision == "bf16" else "fp32")
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    request, sampling = RolloutRequest("p", tuple(range(6, 14)), 0, 1), SamplingParams(max_tokens=WORTH_TOKENS - 1)
+    with LiveBytes() as live:
+        live.name("weights", [*policy.model.parameters(), *policy.model.buffers()])
+        live.begin()
+        engine.generate([request], sampling, 0)
+    assert planned.sampling is not None
+    assert sum(planned.sampling.parts.values()) == pytest.approx(live.at_peak["activations"], rel=0.1)
+
+
 def test_checkpointing_keeps_fewer_activations() -> None:
     def activations(*more: str) -> int:
         return footprint(context("sft", *SMALL, *more), on_cpu=True).update.parts["activations"]

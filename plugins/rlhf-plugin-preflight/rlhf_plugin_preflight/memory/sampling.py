@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype, quiet
+from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
 from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes, tensor_bytes
 from rlhf_plugin_preflight.memory.sizes import Sizes
 
@@ -43,12 +43,14 @@ class Sampling:
 
 def rehearse_sampling(ctx: BuildContext, sizes: Sizes, *, on_cpu: bool) -> Sampling:
     """Read the longest prompts, then decode the last token; the native engine copies weights ``on_cpu``."""
+    from rlhf_plugin_native.sampling import sampling_forwards  # autocast keeps its casts of all weights in it
+
     prompts, rows = _together(ctx.config.rollout, sizes)
     longest = max(prompts)
     copied = decode_copy_bytes(ctx.policy.model) if on_cpu and sizes.completion >= _worth_tokens() else 0
     copy: Parts = {"decode copy": copied} if copied else {}
 
-    with quiet(ctx.policy.model), LiveBytes() as live, torch.no_grad():
+    with sampling_forwards(ctx.policy.model), LiveBytes() as live, torch.no_grad():
         live.name("weights", [*ctx.policy.model.parameters(), *ctx.policy.model.buffers()])
         read = _read(ctx.policy.model, prompts, longest, live)
         decoded = _decode(ctx, rows, longest, sizes.completion, live)
