@@ -26,8 +26,10 @@ WITHOUT_EFFECT = (
     "adaptive_sampling",
     "micro_batch_tokens",
     "schedules",
+    "trace_every",
+    "trace_completions",
 )
-"""Settings of policy gradients, and schedules, which no step of it reads."""
+"""Settings of policy gradients, schedules and samples of the trace, which no step of it reads."""
 
 
 class DistillConfig(OnlineTrainerConfig):

@@ -240,6 +240,7 @@ def test_a_folder_that_cannot_teach_is_refused(
         (("trainer.teacher.path=pocket", "trainer.teacher.context=Say {answer}"), "has no {prompt}"),
         (("trainer.teacher.path=pocket", 'trainer.teacher.context="{prompt} {clue}"'), "asks for {clue}"),
         (("trainer.teacher=pocket", "trainer.kl.coefficient=0.1"), "trainer.kl has no effect"),
+        (("trainer.teacher=pocket", "trainer.trace_every=0"), "trainer.trace_every has no effect"),
         (
             (
                 "trainer.teacher=pocket",
