@@ -30,12 +30,29 @@ def check(trainer: RolloutTrainerConfig | PolicyTrainerConfig, ctx: BuildContext
         check_adaptive(trainer.adaptive_sampling)
     if isinstance(trainer, OnlineTrainerConfig):
         check_rollouts(trainer.rollouts, trainer.updates_per_step)
+        check_trace(trainer)
         if trainer.schedules:
             check_schedules(trainer, ctx.config)
         if trainer.dynamic_sampling is not None:
             check_dynamic(trainer, ctx)
         if trainer.sampling.truncates:
             check_engine(ctx)
+
+
+def check_trace(trainer: OnlineTrainerConfig) -> None:
+    """A sampled trace has room for a group, since it has whole ones."""
+    most = trainer.trace_completions
+    if most is not None and not trainer.trace_every:
+        raise ConfigError(
+            f"trainer.trace_completions {most} has no effect with trainer.trace_every 0, which traces no step",
+            fix="leave one of them out",
+        )
+    if most is not None and most < trainer.group_size:
+        raise ConfigError(
+            f"trainer.trace_completions {most} is less than a group of {trainer.group_size}",
+            why="groups are traced whole, and this would trace none",
+            fix=f"--set trainer.trace_completions={trainer.group_size}, or trainer.trace_every=0 for no trace",
+        )
 
 
 def check_engine(ctx: BuildContext) -> None:

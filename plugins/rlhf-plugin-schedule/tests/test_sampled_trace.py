@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt, PromptGroup
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.advantage import GroupNorm, OptimalBaseline
+from rlhf_plugin_schedule.checks import check_trace
 from rlhf_plugin_schedule.sampled_trace import SampledTrace
 from rlhf_testing.samples import make_rollouts
 
@@ -90,6 +92,19 @@ def traced(folder: Path) -> list[tuple[int, int, bool]]:
         for row in rows
         if row.get("event") == "prompt"
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"trace_completions": 3}, "trace_completions 3 is less than a group of 4"),
+        ({"trace_completions": 8, "trace_every": 0}, "has no effect with trainer.trace_every 0"),
+    ],
+)
+def test_a_sample_without_a_completion_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_trace(OnlineTrainerConfig(name="t", group_size=4, **settings))
+    check_trace(OnlineTrainerConfig(name="t", group_size=4, trace_completions=4))
 
 
 @pytest.mark.slow
