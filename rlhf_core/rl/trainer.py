@@ -261,7 +261,7 @@ class OnlineTrainer(RolloutTrainer):
         """Build the stages of a step, and what stands around them."""
         parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
         if "trace" in self.config.scheduled(self.ctx.config.dataset):
-            self.traced_groups = scheduler("trace", "trainer.trace_completions")()(self.config, parts.advantages)
+            self.traced_groups = scheduler("trace", "trainer.trace_completions")()(self.config, parts)
         return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 
     def state(self) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], trace: J
     config, unused = OnlineTrainerConfig(name="t", **settings), SimpleNamespace()
     estimator = CheckedAdvantage(GroupNorm(GroupNormConfig.model_validate({})))
     stage: Any = AdvantageStep(estimator, None, unused, unused, unused, RankZero(ranks), config)  # pyright: ignore[reportArgumentType]
-    choose = sampled(config, stage) if settings else None
+    source = SimpleNamespace(collector=None)
+    choose = sampled(config, SimpleNamespace(advantages=stage, source=source)) if settings else None
     ranks.barrier("a step")
     start = time.perf_counter()
     traced = given.groups if choose is None else choose(1, given.groups)

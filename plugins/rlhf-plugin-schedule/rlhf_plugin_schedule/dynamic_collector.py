@@ -49,13 +49,16 @@ class DynamicCollector(RolloutCollector):
     sampled until it has successes and failures.
     """
 
+    traced: Callable[[int, Sequence[int]], int] | None = None
+    """(Number of a batch, sizes of groups that were set aside) -> how many of these are traced; None: all."""
+
     def collect(self, number: int, version: int, emit: Emit, timer: Timer) -> RolloutBatch:
         """See :meth:`RolloutCollector.collect`; seeds depend on the round, too."""
         trained, set_aside, rounds = self._fill(number, partial(self._sample, version, emit, timer))
         own, set_aside = self._with_completions(trained, set_aside)
         batch = batch_of([g.group for g in trained], own, version)
         metrics = self._adaptive_metrics([*trained, *set_aside], emit)
-        metrics |= self._dynamic_metrics(len(trained), set_aside, rounds, emit)
+        metrics |= self._dynamic_metrics(number, len(trained), set_aside, rounds, emit)
         return replace(batch, set_aside=set_aside, metrics=metrics)
 
     def _fill(self, number: int, sample: Sample) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
@@ -148,14 +151,16 @@ class DynamicCollector(RolloutCollector):
         return {"adaptive/one_sided": float(lacking), "adaptive/group_size": size}
 
     def _dynamic_metrics(
-        self, trained: int, set_aside: Sequence[RolloutGroup], rounds: int, emit: Emit
+        self, number: int, trained: int, set_aside: Sequence[RolloutGroup], rounds: int, emit: Emit
     ) -> dict[str, float]:
         """Count and trace what was set aside."""
         if self.settings.dynamic is None:
             return {}
         missing = self.settings.prompts_per_step - trained
         emit("count", {"groups_set_aside": len(set_aside), "groups_not_refilled": missing})
-        emit("trace", "dynamic_sampling", set_aside_rows(set_aside))
+        sizes = [g.group.group_size for g in set_aside]
+        traced = len(sizes) if self.traced is None else self.traced(number, sizes)
+        emit("trace", "dynamic_sampling", set_aside_rows(set_aside[:traced]))
         figures = {"rounds": rounds, "set_aside": len(set_aside), "missing": missing}
         return {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_core.rollouts import Rollout
+from rlhf_plugin_schedule.dynamic_collector import DynamicCollector
 
 Group = Any
 """``PromptGroup``."""
@@ -68,13 +69,17 @@ class SampledTrace:
 
     def groups(self, step: int, groups: Sequence[Group]) -> Sequence[Group]:
         """Those of a step that are traced, the first ones; :meth:`outline` goes by them until the next call."""
-        every, most = self.config.trace_every, self.config.trace_completions
-        traced = groups if every and step % every == 0 else groups[:0]
-        if most is not None:
-            traced = traced[: sum(end <= most for end in accumulate(group.group_size for group in traced))]
+        traced = groups[: self.count(step, [group.group_size for group in groups])]
         self._texts = frozenset(group.prompt.id for group in traced)
         self._tokens = frozenset(group.prompt.id for group in traced[: self.config.trace_prompts])
         return traced
+
+    def count(self, step: int, sizes: Sequence[int]) -> int:
+        """How many groups of these sizes a step traces."""
+        every, most = self.config.trace_every, self.config.trace_completions
+        if not every or step % every:
+            return 0
+        return len(sizes) if most is None else sum(end <= most for end in accumulate(sizes))
 
     def outline(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
         """What rank 0 is sent of this rank's completions. Episodes of several turns are sent whole."""
@@ -97,10 +102,14 @@ class SampledTrace:
         )
 
 
-def sampled(config: OnlineTrainerConfig, step: Any) -> Callable[[int, Sequence[Group]], Sequence[Group]]:
-    """Let the advantage's stage send what a sampled trace needs; returns what chooses the groups of a step."""
+def sampled(config: OnlineTrainerConfig, parts: Any) -> Callable[[int, Sequence[Group]], Sequence[Group]]:
+    """Let the advantage's stage send what a sampled trace needs, and a collector that sets groups aside trace as many
+    of them; returns what chooses the groups of a step."""
+    step, collector = parts.advantages, parts.source.collector
     trace = SampledTrace(config, step.estimator.estimator, step.rank_zero.ranks.world_size > 1)
     step.outline = trace.outline
+    if isinstance(collector, DynamicCollector):
+        collector.traced = trace.count
     return trace.groups
 
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def test_a_sample_without_a_completion_is_refused(settings: dict[str, Any], says
     with pytest.raises(ConfigError, match=says):
         check_trace(OnlineTrainerConfig(name="t", group_size=4, **settings))
     check_trace(OnlineTrainerConfig(name="t", group_size=4, trace_completions=4))
+
+
+@pytest.mark.parametrize(("settings", "most"), [(("trainer.trace_every=0",), 0), (("trainer.trace_completions=4",), 2)])
+def test_groups_that_are_set_aside_are_traced_as_rarely(tmp_path: Path, settings: Sequence[str], most: int) -> None:
+    more = ("trainer.dynamic_sampling.max_rounds=2", "trainer.steps=2", *settings)
+    rows = train(tmp_path / "run", *more, ranks=1)
+    assert min(row["dynamic_sampling/set_aside"] for row in rows) > 1
+    trace = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").read_text().splitlines()]
+    assert sum(row["event"] == "set_aside" for row in trace) == most
 
 
 @pytest.mark.slow
