@@ -41,7 +41,7 @@ def cards_of_servers(
         [['2', '3'], ['4', '5']]
     """
     each = cards_of_one(arguments)
-    usable = _names(environ.get(VISIBLE, "")) or [str(n) for n in range(cards)]
+    usable = usable_cards(cards, environ)
     free = usable[ranks:]
     pool = _names(named) or (free if len(free) >= servers * each else usable)
     if not pool:
@@ -62,6 +62,11 @@ def own_cards(config: VllmConfig, ctx: BuildContext) -> list[dict[str, str]]:
     named = config.environment.get(VISIBLE, "")
     cards = cards_of_servers(named, config.arguments, max(first + replicas, ranks * replicas), ranks, cards_here())
     return [{VISIBLE: ",".join(of_one)} if of_one else {} for of_one in cards[first : first + replicas]]
+
+
+def usable_cards(cards: int, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of the cards that the run may use; its ranks train on the first."""
+    return _names(environ.get(VISIBLE, "")) or [str(n) for n in range(cards)]
 
 
 def _names(text: str) -> list[str]:

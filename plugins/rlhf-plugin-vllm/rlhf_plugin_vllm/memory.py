@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.cards import cards_here
+from rlhf_plugin_preflight.memory.amounts import ranks_here
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
-from rlhf_plugin_vllm.cards import VISIBLE, cards_of_servers, option
+from rlhf_plugin_vllm.cards import VISIBLE, cards_of_servers, option, usable_cards
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
@@ -167,10 +168,11 @@ def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
 
 
 def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[str, int]) -> EngineMemory:
-    """Servers on GPUs: those of all ranks, beside a rank where they are on that rank's card."""
-    servers, cards = config.replicas * facts.ranks, max(facts.ranks, cards_here())
+    """Servers on GPUs: those of this machine's ranks, beside a rank where they are on that rank's card."""
+    ranks = ranks_here(facts.ranks)
+    servers, cards = config.replicas * ranks, max(ranks, cards_here())
     named = config.environment.get(VISIBLE, "")
-    held = cards_of_servers(named, config.arguments, servers, facts.ranks, cards)
+    held = cards_of_servers(named, config.arguments, servers, ranks, cards)
     count = Counter(card for server in held for card in server)
     card, most = count.most_common(1)[0]
     refusal = None
@@ -181,7 +183,7 @@ def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[s
             fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / most) / 100}" + "\"]', or "
             f"more cards in rollout.environment.{VISIBLE}",
         )
-    of_ranks = (os.environ.get(VISIBLE) or ",".join(map(str, range(cards)))).split(",")[: facts.ranks]
+    of_ranks = usable_cards(cards)[:ranks]
     beside = max((number for card, number in count.items() if card in of_ranks), default=0)
     by_card = {f"card {card}": number * each for card, number in count.items() if card not in of_ranks}
     parts = {"engine servers": beside * each} if beside else {}

@@ -112,6 +112,7 @@ def test_where_ranks_divide_the_policy_nothing_of_it_is_whole_or_cloned() -> Non
 
 def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("rlhf_plugin_vllm.memory.cards_here", lambda: 0)  # whatever this machine has
     share, started = int(0.92 * 80 * GIB), {"python": "python"}
     elsewhere = VllmConfig(**started, environment={"CUDA_VISIBLE_DEVICES": "1"}).memory(facts())
     assert (elsewhere.parts, elsewhere.elsewhere) == ({}, {"card 1": share})
@@ -128,6 +129,17 @@ def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.
     assert each_its_own.elsewhere == {"card 4": share, "card 5": share}
     assert each_its_own.refusal is None
     assert VllmConfig(**started).memory(facts(ranks=2)).parts == {"engine servers": share}, "each beside its rank"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 1")
+    assert VllmConfig(**started).memory(facts(ranks=2)).elsewhere == {}
+
+
+def test_a_plan_for_several_machines_counts_this_ones_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr("rlhf_plugin_vllm.memory.cards_here", lambda: 8)
+    held = VllmConfig(python="python").memory(facts(ranks=8))
+    assert held.parts == {}
+    assert set(held.elsewhere) == {f"card {n}" for n in (4, 5, 6, 7)}
 
 
 @pytest.mark.parametrize(
