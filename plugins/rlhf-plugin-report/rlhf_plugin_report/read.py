@@ -70,6 +70,18 @@ class PageView:
     """Setting and its value in each run, where they differ; of a single run every setting."""
 
 
+def sampled_trace(config: Mapping[str, Any]) -> str:
+    """That a run's trace has some of its completions; "" where it has all."""
+    trainer = config.get("trainer")
+    settings = trainer if isinstance(trainer, Mapping) else {}
+    every, most = settings.get("trace_every", 1), settings.get("trace_completions")
+    if every == 1 and most is None:
+        return ""
+    steps = f"those of steps that {every} divides" if every else "none"
+    groups = "" if most is None else f", of each step the first groups, {most} completions at most"
+    return f"of this run's completions the trace has {steps}{groups}; metrics are of all"
+
+
 def read_page(runs: Sequence[StoredRun], limit: int) -> PageView:
     names = [run.path.resolve().name for run in runs]
     distinct = [name if names.count(name) == 1 else f"{name} ({n + 1})" for n, name in enumerate(names)]
@@ -113,7 +125,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         ],
         steps,
         [*view.rollouts, *plays],
-        [*filter(None, (view.left_out, other_plays)), *_linked(media)],
+        [*filter(None, (sampled_trace(run.plan.config), view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
         monitor_statuses(run.plan.config, run.steps, trace.warnings, run.metrics),

@@ -33,7 +33,10 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     \b
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
-    rows = rows_of(StoredRun.find(run), step)
+    from rlhf_plugin_report.read import sampled_trace
+
+    found = StoredRun.find(run)
+    rows = rows_of(found, step)
     warnings = [r for r in rows if r.get("event") == "warning"]
     update = next((r for r in rows if r.get("event") == "update"), {})
     prompts = [r for r in rows if r.get("event") in ("prompt", SET_ASIDE)]
@@ -48,6 +51,8 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
         return
     if chosen is not None:
         _print_prompt(step, chosen)
+    elif note := sampled_trace(found.plan.config):
+        click.echo(note)
     _print_update(update)
     _print_warnings(warnings)
     others = [str(r["prompt_id"]) for r in prompts if r is not chosen]
