@@ -41,17 +41,18 @@ def check(trainer: RolloutTrainerConfig | PolicyTrainerConfig, ctx: BuildContext
 
 def check_trace(trainer: OnlineTrainerConfig) -> None:
     """A sampled trace has room for a group, since it has whole ones."""
-    most = trainer.trace_completions
+    most, adaptive = trainer.trace_completions, trainer.adaptive_sampling
+    size = trainer.group_size if adaptive is None else adaptive.max_completions
     if most is not None and not trainer.trace_every:
         raise ConfigError(
             f"trainer.trace_completions {most} has no effect with trainer.trace_every 0, which traces no step",
             fix="leave one of them out",
         )
-    if most is not None and most < trainer.group_size:
+    if most is not None and most < size:
         raise ConfigError(
-            f"trainer.trace_completions {most} is less than a group of {trainer.group_size}",
+            f"trainer.trace_completions {most} is less than a group of {size}",
             why="groups are traced whole, and this would trace none",
-            fix=f"--set trainer.trace_completions={trainer.group_size}, or trainer.trace_every=0 for no trace",
+            fix=f"--set trainer.trace_completions={size}, or trainer.trace_every=0 for no trace",
         )
 
 

@@ -99,6 +99,7 @@ def traced(folder: Path) -> list[tuple[int, int, bool]]:
     ("settings", "says"),
     [
         ({"trace_completions": 3}, "trace_completions 3 is less than a group of 4"),
+        ({"trace_completions": 4, "adaptive_sampling": {"max_completions": 16}}, "less than a group of 16"),
         ({"trace_completions": 8, "trace_every": 0}, "has no effect with trainer.trace_every 0"),
     ],
 )
