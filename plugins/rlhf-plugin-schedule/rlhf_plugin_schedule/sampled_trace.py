@@ -57,13 +57,15 @@ class SampledTrace:
 
     Args:
         config: how often, how much, and of how many prompts the tokens.
-        estimator: the advantage; with ``reads_tokens = False`` it takes scores alone, and no token is sent to it.
+        estimator: the advantage; with ``reads_tokens = False`` in the class of its ``estimate`` it takes scores alone,
+            and no token is sent to it.
         several: whether there are other ranks to send from.
     """
 
     def __init__(self, config: OnlineTrainerConfig, estimator: Any, several: bool) -> None:
         self.config, self.several = config, several
-        self.reads_tokens = bool(getattr(estimator, "reads_tokens", True))
+        owner = next((c for c in type(estimator).__mro__ if "estimate" in vars(c)), object)
+        self.reads_tokens = bool(vars(owner).get("reads_tokens", True))  # a subclass may read what its base does not
         self._texts: frozenset[str] = frozenset()
         self._tokens: frozenset[str] = frozenset()
 

@@ -16,9 +16,10 @@ import pytest
 
 from rlhf_core.config import ConfigError
 from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.losses import Advantages
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.advantage import GroupNorm, OptimalBaseline
+from rlhf_plugin_grpo.advantage import GroupNorm, LeaveOneOut, OptimalBaseline
 from rlhf_plugin_schedule.checks import check_trace
 from rlhf_plugin_schedule.sampled_trace import SampledTrace
 from rlhf_testing.samples import make_rollouts
@@ -41,8 +42,15 @@ def completions(tokens: int = 0) -> tuple[list[PromptGroup], list[Rollout]]:
     return [PromptGroup(Prompt(p, ({"role": "user", "content": "?"},)), (1, 2, 3), 2) for p in prompts], rollouts
 
 
+class ByLength(GroupNorm):
+    """Reads tokens, and says nothing of it."""
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Any, group_ids: Any) -> Advantages:
+        return Advantages([float(len(rollout.logprobs_T)) for rollout in rollouts])
+
+
 def outlined(estimator: Any, groups: list[PromptGroup], rollouts: list[Rollout], **settings: Any) -> list[Rollout]:
-    trace = SampledTrace(OnlineTrainerConfig(name="t", **settings), estimator, several=True)
+    trace = SampledTrace(OnlineTrainerConfig(name="t", **settings), object.__new__(estimator), several=True)
     trace.groups(1, groups)
     return list(trace.outline(rollouts))
 
@@ -70,6 +78,8 @@ def test_no_token_and_no_text_of_what_is_not_traced_is_sent() -> None:
 def test_an_estimator_that_reads_tokens_and_an_episode_are_sent_whole() -> None:
     groups, rollouts = completions()
     assert outlined(OptimalBaseline, groups, rollouts, trace_every=0) == rollouts
+    assert outlined(ByLength, groups, rollouts, trace_every=0) == rollouts
+    assert outlined(LeaveOneOut, groups, rollouts, trace_every=0) != rollouts
     masked = [replace(r, mask_T=np.ones(len(r.completion_ids), bool)) for r in rollouts]
     assert outlined(GroupNorm, groups, masked, trace_every=0) == masked
 
