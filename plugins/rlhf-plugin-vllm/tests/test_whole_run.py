@@ -199,3 +199,16 @@ def test_a_server_that_samples_at_another_temperature_ends_the_run_before_its_fi
     assert result.returncode == 2, text
     assert not (tmp_path / "run" / "final").exists()
     assert "temperature" in text, text
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_syncs_of_batches_that_wait_in_a_buffer_are_in_the_metrics(tmp_path: Path, ahead: bool) -> None:
+    more = ("rollouts.max_staleness=1", *(() if ahead else ("rollouts.max_reads=2", "rollouts.capacity=0")))
+    server = servers.stand_in()(load_policy(ModelConfig(path="pocket")))
+    run = Run(tmp_path, *(f"trainer.{setting}" for setting in more), url=server.url)
+    result = run.train()
+    server.close()
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    told = sum(row.get("sync/bytes", 0.0) for row in rows)
+    assert told == run.report["syncs"] * run.report["sync_bytes"]
