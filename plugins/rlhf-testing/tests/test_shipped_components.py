@@ -92,7 +92,8 @@ RUN = [
     e
     for e in ENTRIES
     if e.kind in CHECKS
-    and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE | BY_CHANCE | OF_VERDICTS | OF_A_MICRO_BATCH | NEEDS_A_GREEDY_COMPLETION
+    and e.qualified
+    not in NEEDS_A_MODEL | NEEDS_A_SERVICE | BY_CHANCE | OF_VERDICTS | OF_A_MICRO_BATCH | NEEDS_A_GREEDY_COMPLETION
     and not required(e)
 ]
 
