@@ -82,6 +82,8 @@ def test_a_run_scores_a_greedy_completion_of_each_prompt_and_learns_from_the_oth
     assert any(one["advantage"] for row in groups for one in row["completions"])
     (step,) = rows(tmp_path / "run")
     assert step["train/tokens"] == step["tokens_generated"], "the greedy completions are not learned from"
+    told = [one["advantage"] * sum(one["logprobs"]) for row in groups for one in row["completions"]]
+    assert step["loss"] == pytest.approx(-sum(told) / step["train/tokens"]), "-A log pi of whole completions"
 
 
 def test_it_reads_no_token_of_a_completion_that_is_not_traced() -> None:
