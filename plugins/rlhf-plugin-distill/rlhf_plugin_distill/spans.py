@@ -64,7 +64,7 @@ def align(student: Any, ids: Sequence[int], teacher: Any, room: int) -> tuple[li
     ends_teacher = end_tokens(teacher)
     ended = bool(ids and ends_teacher) and ids[-1] in end_tokens(student)
     text, ends = token_ends(student.tokenizer, ids[: len(ids) - ended])
-    teacher_ids = list(teacher.tokenizer.encode(text, add_special_tokens=False))
+    teacher_ids = list(teacher.encode_text(text))
     whole = len(teacher_ids) + ended <= room
     teacher_ids = teacher_ids[:room]
     teacher_text, teacher_ends = token_ends(teacher.tokenizer, teacher_ids)

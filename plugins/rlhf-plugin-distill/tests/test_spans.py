@@ -78,6 +78,10 @@ def test_spans_end_where_both_end_a_token(student: LoadedModel, byte_model: Path
     broken = [*ids[:1], ids[4], *ids[:1]]
     assert student.tokenizer.decode(broken) == "A\ufffdA"
     assert align(ours, broken, theirs, 100)[1] == spans[:1], "a byte that is no character is not what the teacher reads"
+    spelled = student.tokenizer.encode("a<end>b", add_special_tokens=False)
+    assert theirs.tokenizer.eos_token_id not in align(ours, spelled, theirs, 100)[0], (
+        "letters, as the student wrote them"
+    )
 
 
 def test_the_end_is_that_of_the_chat_template(student: LoadedModel, byte_model: Path) -> None:
