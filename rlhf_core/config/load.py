@@ -109,11 +109,11 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
     user = _as_installed(registry, user)
     section = as_mapping("trainer", user.get("trainer"))
     if not isinstance(section, dict) or "name" not in section:
-        known = ", ".join(sorted({e.name for e in registry.entries("trainer")}))
+        names = {e.name for e in registry.entries() if e.kind in ("trainer", "algorithm")} - {"algorithm"}
         unknown = [key for key in user if key not in RunConfig.model_fields]
         nearest = did_you_mean(unknown[0], [*RunConfig.model_fields, "algo"]) if unknown else ""
         why = f"unknown keys: {', '.join(unknown)}; {nearest}".rstrip("; ") if unknown else ""
-        raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {known}")
+        raise ConfigError("no algorithm chosen", why=why, fix=f"--algo NAME, one of: {', '.join(sorted(names))}")
     algorithm = plain(section["name"])
     kinds = {e.kind for e in registry.entries() if algorithm in (e.name, e.qualified)}
     if "algorithm" in kinds and "trainer" not in kinds and not brought_by("trainer", algorithm):

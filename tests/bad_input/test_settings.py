@@ -187,7 +187,7 @@ def test_config_file(refused: Refused) -> None:
 
 
 def test_no_algorithm(refused: Refused) -> None:
-    refused(args=("train",), says=("no algorithm chosen", "grpo"))
+    refused(args=("train",), says=("no algorithm chosen", "grpo, ", "max_rl, "))
     refused(args=("train", "--set", "algoritm=grpo"), says=("no algorithm chosen", "'algo'", "algoritm"))
 
 

@@ -16,16 +16,30 @@ from tests.families.conftest import tokenizer as tokenizer
 pytest.importorskip("bitsandbytes")
 
 
+RUNS = {
+    "sft": ("dataset=pocket/assistant", "trainer.max_steps=3", "trainer.batch_size=8"),
+    "grpo": (
+        "dataset=pocket/arithmetic", "trainer.steps=3", "trainer.rollout_batch_size=8", "trainer.group_size=4",
+        "trainer.sampling.max_tokens=8", "trainer.kl.coefficient=0.05", "reward=programmatic", "reward.length=null",
+        "reward.hollow=null", "reward.checks={vowel: {pattern: '[aeiou]'}}", "trainer.eval_samples=0",
+        "trainer.gold_samples=0",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_adapters_are_divided_and_learn_as_in_one_process(saved: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_adapters_are_divided_and_learn_as_in_one_process(
+    saved: Callable[..., Path], tmp_path: Path, algorithm: str
+) -> None:
     model = saved("llama", hidden_size=64, intermediate_size=128, head_dim=16, max_position_embeddings=512)
-    settings = ("trainer.max_steps=3", "trainer.batch_size=8", "trainer.optimizer.eps=1e-3", "threads=1")
+    settings = (*RUNS[algorithm], "trainer.optimizer.eps=1e-3", "threads=1")
     settings += ("model.quantize=nf4", "model.lora.r=4", "trainer.optimizer.learning_rate=0.01")
     for strategy, ranks in (("single", 1), ("fsdp", 2)):
         words = [word for s in (*settings, f"strategy={strategy}") for word in ("--set", s)]
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "sft", "--model", str(model)]
-        command += ["--dataset", "pocket/assistant", *words, "--nproc", str(ranks), "--run-dir"]
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", algorithm, "--model", str(model)]
+        command += [*words, "--nproc", str(ranks), "--run-dir"]
         done = subprocess.run([*command, str(tmp_path / strategy)], capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr[-4000:]
     names = ("final/model.safetensors", "final/adapter/adapter_model.safetensors")

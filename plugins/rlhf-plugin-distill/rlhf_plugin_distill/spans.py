@@ -48,25 +48,35 @@ def token_ends(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[int | None
     return text, ends
 
 
-def align(student: Any, ids: Sequence[int], teacher: Any, room: int) -> tuple[list[int], list[Span]]:
-    """The teacher's tokens of a completion, at most ``room``, and the spans that both have.
+def end_tokens(formatter: Any) -> tuple[int, ...]:
+    """Ids that end a completion: its chat template's, the first of which closes a turn, and the tokenizer's EOS."""
+    tokenizer = formatter.tokenizer
+    ids = (*map(tokenizer.convert_tokens_to_ids, formatter.turn_ends), tokenizer.eos_token_id)
+    return tuple(dict.fromkeys(token for token in ids if token is not None))
 
-    The end of the student's completion is the end of the teacher's, a span of its own.
+
+def align(student: Any, ids: Sequence[int], teacher: Any, room: int) -> tuple[list[int], list[Span]]:
+    """The teacher's tokens of a completion, at most ``room``, and the spans that both have; of two ``Formatter``.
+
+    The end of the student's completion is the end of the teacher's turn, a span of its own. Bytes that are no
+    character are of no span: the teacher would read others.
     """
-    ended = bool(ids) and ids[-1] == student.eos_token_id and teacher.eos_token_id is not None
-    text, ends = token_ends(student, ids[: len(ids) - ended])
-    teacher_ids = list(teacher.encode(text, add_special_tokens=False))
+    ends_teacher = end_tokens(teacher)
+    ended = bool(ids and ends_teacher) and ids[-1] in end_tokens(student)
+    text, ends = token_ends(student.tokenizer, ids[: len(ids) - ended])
+    teacher_ids = list(teacher.encode_text(text))
     whole = len(teacher_ids) + ended <= room
     teacher_ids = teacher_ids[:room]
-    teacher_text, teacher_ends = token_ends(teacher, teacher_ids)
+    teacher_text, teacher_ends = token_ends(teacher.tokenizer, teacher_ids)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, teacher_text)))
     at, teacher_at = ({end: n for n, end in enumerate(e, 1) if end is not None} for e in (ends, teacher_ends))
     cuts = [0, *sorted(end for end in at.keys() & teacher_at.keys() if 0 < end <= same)]
     at[0] = teacher_at[0] = 0
-    spans = [Span(at[a], at[b], teacher_at[a], teacher_at[b]) for a, b in pairwise(cuts)]
+    known = [(a, b) for a, b in pairwise(cuts) if "\ufffd" not in text[a:b]]
+    spans = [Span(at[a], at[b], teacher_at[a], teacher_at[b]) for a, b in known]
     if ended and whole and cuts[-1] == len(text):
         spans.append(Span(len(ids) - 1, len(ids), len(teacher_ids), len(teacher_ids) + 1))
-        teacher_ids.append(teacher.eos_token_id)
+        teacher_ids.append(ends_teacher[0])
     return teacher_ids, spans
 
 

@@ -49,7 +49,9 @@ class OtherTokenizerTeacher(LocalTeacher):
 
     def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
         super().__init__(settings, ctx)
-        self.student = load_tokenizer(ctx.config.model)
+        model = ctx.config.model
+        self.student = Formatter(load_tokenizer(model), model.prompt_format, model.tool_format)
+        self.formatter = Formatter(self.tokenizer, model.prompt_format, model.tool_format)
 
     def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples with the teacher's tokens; what does not fit its context is left out."""
@@ -57,7 +59,7 @@ class OtherTokenizerTeacher(LocalTeacher):
         for sample in samples:
             assert sample.teacher_prompt is not None, "a teacher of another tokenizer reads its own prompt"
             room = self.context - len(sample.teacher_prompt)
-            ids, spans = align(self.student, sample.completion_ids, self.tokenizer, room)
+            ids, spans = align(self.student, sample.completion_ids, self.formatter, room)
             aligned.append(replace(sample, teacher_completion=tuple(ids), spans=tuple(spans)))
         return aligned
 
@@ -130,11 +132,12 @@ class TeacherPrompts:
     """Writes ``teacher.context`` around a prompt's last turn."""
 
     def __init__(self, settings: TeacherSettings, policy: LoadedModel, ctx: BuildContext, teacher: Teacher) -> None:
-        self.template, self.limit, tokenizer = settings.context, teacher.context, policy.tokenizer
+        self.template, self.limit = settings.context, teacher.context
         if isinstance(teacher, OtherTokenizerTeacher):
-            self.template, tokenizer = self.template or "{prompt}", teacher.tokenizer
+            self.template, self.formatter = self.template or "{prompt}", teacher.formatter
+            return
         model = ctx.config.model
-        self.formatter = Formatter(tokenizer, model.prompt_format, model.tool_format)
+        self.formatter = Formatter(policy.tokenizer, model.prompt_format, model.tool_format)
 
     def of_rollout(self, prompt: Prompt, info: Mapping[str, Any], room: int) -> tuple[int, ...] | None:
         """Of a completion of ``room`` tokens; ``info`` is the rollout's."""

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import rlhf_core
 from rlhf_core.config import UserError
-from rlhf_core.models import LoadedModel, ModelConfig, load_policy
+from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer
 from rlhf_core.training import PolicyModule, TrainingSample
 from rlhf_plugin_distill.loss import Divergence, with_tail
 from rlhf_plugin_distill.loss_config import ForwardKlConfig, JsdConfig, ReverseKlConfig
@@ -61,16 +61,42 @@ def student() -> LoadedModel:
     return loaded
 
 
+def written(tokenizer: Any) -> Formatter:
+    return Formatter(tokenizer, "auto")
+
+
 def test_spans_end_where_both_end_a_token(student: LoadedModel, byte_model: Path) -> None:
-    ours, theirs = student.tokenizer, load_policy(ModelConfig(path=str(byte_model))).tokenizer
-    ids = [*ours.encode("Ada has µ", add_special_tokens=False), ours.eos_token_id]
-    assert [ours.decode([i]) for i in ids] == ["A", "da", " has", " ", "\ufffd", "\ufffd", "<|end|>"]
+    ours, theirs = written(student.tokenizer), written(load_tokenizer(ModelConfig(path=str(byte_model))))
+    ids = [*student.tokenizer.encode("Ada has µ", add_special_tokens=False), student.tokenizer.eos_token_id]
+    assert [student.tokenizer.decode([i]) for i in ids] == ["A", "da", " has", " ", "\ufffd", "\ufffd", "<|end|>"]
     teacher_ids, spans = align(ours, ids, theirs, 100)
-    assert theirs.decode(teacher_ids) == "Ada has µ<end>"
+    assert theirs.tokenizer.decode(teacher_ids) == "Ada has µ<end>"
     assert spans == [(0, 1, 0, 1), (1, 2, 1, 3), (2, 3, 3, 7), (3, 4, 7, 8), (4, 6, 8, 10), (6, 7, 10, 11)]
     assert align(ours, ids, theirs, 7) == (teacher_ids[:7], spans[:3]), "what does not fit is left out, and the end"
     assert align(ours, ids[:5], theirs, 100)[1] == spans[:4], "half a character is of no span"
     assert align(theirs, teacher_ids, ours, 100)[1] == [Span(c, d, a, b) for a, b, c, d in spans]
+    broken = [*ids[:1], ids[4], *ids[:1]]
+    assert student.tokenizer.decode(broken) == "A\ufffdA"
+    assert align(ours, broken, theirs, 100)[1] == spans[:1], "a byte that is no character is not what the teacher reads"
+    spelled = student.tokenizer.encode("a<end>b", add_special_tokens=False)
+    assert theirs.tokenizer.eos_token_id not in align(ours, spelled, theirs, 100)[0], (
+        "letters, as the student wrote them"
+    )
+
+
+def test_the_end_is_that_of_the_chat_template(student: LoadedModel, byte_model: Path) -> None:
+    """As in Gemma, whose turns end by ``<end_of_turn>``, and whose tokenizer's EOS is another token."""
+    ours, theirs = written(student.tokenizer), load_tokenizer(ModelConfig(path=str(byte_model)))
+    theirs.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    theirs.chat_template = TEMPLATE.replace("<end>", "<turn>")
+    turn, other = theirs.convert_tokens_to_ids("<turn>"), written(theirs)
+    end = student.tokenizer.eos_token_id
+    ids = [*student.tokenizer.encode("Ada", add_special_tokens=False), end]
+    teacher_ids, spans = align(ours, ids, other, 100)
+    assert (teacher_ids[-1], spans[-1]) == (turn, (2, 3, 3, 4))
+    assert align(other, teacher_ids, ours, 100) == (ids, [Span(c, d, a, b) for a, b, c, d in spans])
+    by_eos = [*teacher_ids[:-1], theirs.eos_token_id]
+    assert align(other, by_eos, ours, 100)[0] == ids, "it may end so too"
 
 
 def by_hand(p: float, q: float, beta: float) -> float:
@@ -136,7 +162,9 @@ def samples(student: LoadedModel, teacher: Any, leave_out: int = 2) -> list[Dist
 def beside(student: LoadedModel, model: Any, tokenizer: Any) -> OtherTokenizerTeacher:
     """A teacher without a run."""
     teacher = object.__new__(OtherTokenizerTeacher)
-    vars(teacher).update(model=model, tokenizer=tokenizer, context=512, student=student.tokenizer)
+    vars(teacher).update(
+        model=model, tokenizer=tokenizer, context=512, student=written(student.tokenizer), formatter=written(tokenizer)
+    )
     return teacher
 
 

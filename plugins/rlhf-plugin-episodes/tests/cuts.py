@@ -90,6 +90,9 @@ def learned(samples: Sequence[TrainingSample], loss: Any, reduction: str, micro:
     return float(metrics["loss"]), strategy.gradient
 
 
+OF_A_MICRO_BATCH = ("clip_cov", "kl_cov")
+
+
 def rows(only: Collection[str] = ()) -> Iterator[dict[str, Any]]:
     """One row per loss and reduction, of these losses only if any are named; one per loss that never sees episodes."""
     registry = Registry(disabled=())
@@ -102,6 +105,9 @@ def rows(only: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         chosen = registry.load("loss", entry.qualified)
         if chosen.consumes != "token_advantages":
             yield {"loss": entry.name, "refused": REFUSED.get(str(chosen.consumes), "needs a function of the user's")}
+            continue
+        if entry.name in OF_A_MICRO_BATCH:
+            yield {"loss": entry.name, "refused": "its value depends on what else is in the micro-batch"}
             continue
         for reduction in REDUCTIONS:
             one = learned(whole, chosen.model_validate({"name": entry.name}).build(context), reduction, 6)

@@ -139,7 +139,7 @@ class RemaxConfig(GrpoConfig):
     """ReMax: REINFORCE, less the reward of a greedy completion of the prompt; groups may be of 1 (Li et al. 2023).
 
     The greedy completions cost one more sample for each prompt, are not learned from, and are the part ``greedy`` of
-    the scores. A KL in the reward is charged to the sampled completion alone.
+    the scores. A KL in the reward and ``overlong`` are charged to the sampled completion alone.
     """
 
     name: str = "remax"

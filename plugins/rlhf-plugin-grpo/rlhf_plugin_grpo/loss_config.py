@@ -173,10 +173,13 @@ class ReinforceWithBaselineConfig(ReinforceConfig):
 
 
 class RemaxLossConfig(ReinforceConfig):
-    """``-A log pi`` with the greedy completion's score as the baseline, for ``--algo remax`` (Li et al. 2023)."""
+    """``-A log pi`` with the greedy completion's score as the baseline, for ``--algo remax`` (Li et al. 2023).
+
+    The mean is over tokens, as in the authors' code: each completion counts by the sum of its log-probabilities.
+    """
 
     name: str = "remax"
-    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "remax"}
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_TOKEN, "advantage": "remax"}
 
 
 class NoBaselineConfig(ReinforceConfig):

@@ -3,7 +3,7 @@ r"""ReMax: the reward of the greedy completion is the baseline (Li et al. 2023, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Remax:
     """``r - r(greedy)``; a completion whose prompt has no greedy reward is left out."""
+
+    reads_tokens: ClassVar[bool] = False
 
     def __init__(self, config: RemaxConfig) -> None:
         pass

@@ -14,6 +14,8 @@ from rlhf_core.config import ConfigError, Registry
 from rlhf_core.data import read_jsonl
 from rlhf_core.models import ModelConfig, load_policy
 from rlhf_core.rewards import Score, ScoreStatus
+from rlhf_core.rl import OnlineTrainerConfig
+from rlhf_plugin_schedule.sampled_trace import SampledTrace
 from rlhf_testing import make_context, make_rollouts
 
 SIZES = {
@@ -80,6 +82,14 @@ def test_a_run_scores_a_greedy_completion_of_each_prompt_and_learns_from_the_oth
     assert any(one["advantage"] for row in groups for one in row["completions"])
     (step,) = rows(tmp_path / "run")
     assert step["train/tokens"] == step["tokens_generated"], "the greedy completions are not learned from"
+    told = [one["advantage"] * sum(one["logprobs"]) for row in groups for one in row["completions"]]
+    assert step["loss"] == pytest.approx(-sum(told) / step["train/tokens"]), "-A log pi of whole completions"
+
+
+def test_it_reads_no_token_of_a_completion_that_is_not_traced() -> None:
+    estimator = Registry(disabled=()).load("advantage", "remax")().build(make_context())
+    rollouts = make_rollouts(1, 2)[0]
+    assert SampledTrace(OnlineTrainerConfig(name="t", trace_every=0), estimator, True).outline(rollouts) != rollouts
 
 
 def test_a_run_that_goes_on_is_the_same(tmp_path: Path) -> None:

@@ -237,6 +237,26 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=$
     assert "trainer.kl.coefficient" not in settings
 
 
+@pytest.mark.parametrize(
+    ("mode", "settings", "ours"),
+    [
+        ("kl_cov", {"kl_cov_ratio": 0.002, "ppo_kl_coef": 0.5}, {"share": 0.002, "beta": 0.5}),
+        (
+            "clip_cov",
+            {"clip_cov_ratio": 0.01, "clip_cov_lb": 0.5, "clip_cov_ub": 2.0},
+            {"share": 0.01, "covariance_min": 0.5, "covariance_max": 2.0},
+        ),
+    ],
+)
+def test_settings_of_a_loss_of_verl(run: Run, mode: str, settings: dict[str, float], ours: dict[str, float]) -> None:
+    where = "actor_rollout_ref.actor.policy_loss"
+    words = [f"{where}.{name}={value}" for name, value in {"loss_mode": mode, **settings}.items()]
+    _, result = run("from-verl", "--", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", *words)
+    assert {name: value for name, value in flat(result).items() if name.startswith("loss.")} == {
+        "loss.name": mode, **{f"loss.{name}": value for name, value in ours.items()}
+    }  # fmt: skip
+
+
 def test_verl_as_yaml_and_its_supervised_trainer(run: Run) -> None:
     text = "algorithm: {adv_estimator: gae, lam: 0.9}\ncritic: {optim: {lr: 1.0e-5}}"
     _, result = run("from-verl", "a.yaml", text=text)

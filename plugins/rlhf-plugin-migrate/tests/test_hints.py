@@ -182,7 +182,7 @@ def test_without_the_plugin_the_nearest_key_is_named(monkeypatch: pytest.MonkeyP
 def test_every_counterpart_of_the_tables_exists_for_some_choice(peer: str) -> None:
     choices: list[dict[str, str]] = [
         *({"trainer": t} for t in ("grpo", "ppo", "dpo", "kto", "sft", "reward_model", "reinforce_pp")),
-        *({"trainer": "grpo", "loss": loss} for loss in ("sapo", "vespo")),
+        *({"trainer": "grpo", "loss": loss} for loss in ("sapo", "vespo", "clip_cov", "kl_cov")),
         *({"trainer": "grpo", "advantage": name} for name in ("gdpo", "reinforce_pp")),
         *({"trainer": "grpo", "reward": name} for name in ("bradley_terry", "composite")),
         *({"trainer": "grpo", "dataset": name} for name in ("hub", "jsonl")),

@@ -111,7 +111,7 @@ def check_schedules(trainer: OnlineTrainerConfig, run: RunConfig) -> None:
             raise ConfigError(
                 f"the schedule ends at step {one.end}, before it begins at {one.start}", where=where, fix="raise end"
             )
-        if one.start >= trainer.steps:
+        if one.end is not None and one.start >= trainer.steps:
             why = f"the run has {trainer.steps} steps"
             raise ConfigError(f"the schedule begins at step {one.start}", where=where, why=why, fix="lower start")
         if (one.setting == SHOTS) != (one.examples is not None):
@@ -147,9 +147,11 @@ def check_adaptive(one: Schedule, run: RunConfig, where: str) -> None:
     """Only the entropy's coefficient adapts, and between 0 and its most."""
     if one.setting != ENTROPY:
         raise ConfigError("no measure tells it how to adapt", where=where, fix=f"shape adaptive is for {ENTROPY}")
-    first: Any = getattr(run.trainer, "entropy_coefficient", 0.0) if one.first is None else one.first
-    if not isinstance(one.last, float) or not 0 < one.last >= first:
-        raise ConfigError(f"it starts at {first}, beyond its most, {one.last}", where=where, fix="raise to")
+    first = getattr(run.trainer, "entropy_coefficient", 0.0) if one.first is None else one.first
+    if isinstance(first, str) or isinstance(one.last, str):
+        raise ConfigError("it has words as values", where=where, fix="give numbers as from and to")
+    if not 0 < one.last >= first:
+        raise ConfigError(f"its most, {one.last}, is not above 0 and its start, {first}", where=where, fix="raise to")
 
 
 def check_shots(one: Schedule, where: str) -> list[tuple[str, str]]:

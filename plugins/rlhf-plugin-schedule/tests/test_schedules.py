@@ -147,7 +147,9 @@ def test_the_coefficient_of_the_kl_takes_part_in_the_loss(tmp_path: Path) -> Non
         ({"setting": TEMPERATURE, "to": 0.5, "end": 2, "target": 1.0}, "target has no effect with shape linear"),
         ({"setting": ENTROPY, "to": 1.0, "shape": "adaptive"}, "a schedule of shape adaptive needs target"),
         ({"setting": ENTROPY, "to": 1.0, "shape": "adaptive", "target": 1, "end": 2}, "end has no effect"),
-        ({"setting": ENTROPY, "from": 0.2, "to": 0.1, "shape": "adaptive", "target": 1}, "beyond its most, 0.1"),
+        ({"setting": ENTROPY, "from": 0.2, "to": 0.1, "shape": "adaptive", "target": 1}, "its most, 0.1, is not above"),
+        ({"setting": ENTROPY, "to": 0.0, "shape": "adaptive", "target": 1}, "its most, 0.0, is not above 0"),
+        ({"setting": ENTROPY, "from": "low", "to": 0.1, "shape": "adaptive", "target": 1}, "it has words as values"),
         ({"setting": TEMPERATURE, "to": 2.0, "shape": "adaptive", "target": 1}, "no measure tells it how to adapt"),
         ({"setting": TEMPERATURE, "to": "strict", "end": 2}, "strict is no value of it"),
         ({"setting": "dataset.shots", "from": 2, "to": 0, "end": 2}, "examples belong together"),
@@ -159,6 +161,11 @@ def test_schedules_that_cannot_work_are_refused(schedule: dict[str, Any], says: 
         train(tmp_path / "run", 4, [schedule])
     assert says in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_one_step_may_adapt(tmp_path: Path) -> None:
+    train(tmp_path / "run", 1, [{**ADAPTIVE, "target": 1.0}])
+    assert len(rows(tmp_path / "run")) == 1
 
 
 @pytest.mark.parametrize("where", ["loss", "reward"])

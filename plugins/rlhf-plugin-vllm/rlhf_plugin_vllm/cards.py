@@ -41,15 +41,15 @@ def cards_of_servers(
         [['2', '3'], ['4', '5']]
     """
     each = cards_of_one(arguments)
-    usable = usable_cards(cards, environ)
+    usable = card_names(environ.get(VISIBLE, "")) or [str(n) for n in range(cards)]
     free = usable[ranks:]
-    pool = _names(named) or (free if len(free) >= servers * each else usable)
+    pool = card_names(named) or (free if len(free) >= servers * each else usable)
     if not pool:
         return [[] for _ in range(servers)]
     if each > len(pool):
         raise ConfigError(
             f"a vLLM server takes {each} cards, and there are {len(pool)} for it: {', '.join(pool)}",
-            why="rollout.arguments ask for tensor or pipeline parallel",
+            why="rollout.arguments ask for tensor, pipeline or data parallel",
             fix=f"name more in rollout.environment.{VISIBLE}, or lower --tensor-parallel-size",
         )
     return [[pool[(n * each + k) % len(pool)] for k in range(each)] for n in range(servers)]
@@ -64,18 +64,15 @@ def own_cards(config: VllmConfig, ctx: BuildContext) -> list[dict[str, str]]:
     return [{VISIBLE: ",".join(of_one)} if of_one else {} for of_one in cards[first : first + replicas]]
 
 
-def usable_cards(cards: int, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Names of the cards that the run may use; its ranks train on the first."""
-    return _names(environ.get(VISIBLE, "")) or [str(n) for n in range(cards)]
-
-
-def _names(text: str) -> list[str]:
+def card_names(text: str) -> list[str]:
+    """Of a value of ``CUDA_VISIBLE_DEVICES``."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
 def cards_of_one(arguments: Sequence[str]) -> int:
     """Cards that one server takes."""
-    sizes = [option(arguments, *names) for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size",))]
+    kinds = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp"))
+    sizes = [option(arguments, *names) for names in kinds]
     return max(1, math.prod(int(size) for size in sizes if size is not None and size.isdigit()))
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.cards import cards_here
-from rlhf_plugin_preflight.memory.amounts import ranks_here
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
-from rlhf_plugin_vllm.cards import VISIBLE, cards_of_servers, option, usable_cards
+from rlhf_plugin_preflight.memory.amounts import ranks_here
+from rlhf_plugin_vllm.cards import VISIBLE, card_names, cards_of_servers, option
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
@@ -183,7 +183,7 @@ def _on_cards(config: VllmConfig, facts: EngineFacts, each: int, host: Mapping[s
             fix="--set 'rollout.arguments=[\"--gpu-memory-utilization=" + f"{int(90 / most) / 100}" + "\"]', or "
             f"more cards in rollout.environment.{VISIBLE}",
         )
-    of_ranks = usable_cards(cards)[:ranks]
+    of_ranks = (card_names(os.environ.get(VISIBLE, "")) or [str(n) for n in range(cards)])[:ranks]
     beside = max((number for card, number in count.items() if card in of_ranks), default=0)
     by_card = {f"card {card}": number * each for card, number in count.items() if card not in of_ranks}
     parts = {"engine servers": beside * each} if beside else {}

@@ -129,8 +129,8 @@ def test_servers_on_other_cards_are_counted_against_no_rank(monkeypatch: pytest.
     assert each_its_own.elsewhere == {"card 4": share, "card 5": share}
     assert each_its_own.refusal is None
     assert VllmConfig(**started).memory(facts(ranks=2)).parts == {"engine servers": share}, "each beside its rank"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 1")
-    assert VllmConfig(**started).memory(facts(ranks=2)).elsewhere == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5")
+    assert VllmConfig(**started).memory(facts(ranks=2)).elsewhere == {}, "however they are written"
 
 
 def test_a_plan_for_several_machines_counts_this_ones_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +165,7 @@ def test_without_a_card_nothing_is_said_and_too_few_are_refused() -> None:
     assert cards_of_servers("", [], 2, 2, 0, {}) == [[], []]
     with pytest.raises(ConfigError, match="takes 4 cards, and there are 2 for it: 4, 5"):
         cards_of_servers("4,5", ["-tp", "4"], 1, 1, 8, {})
+    assert cards_of_servers("", ["-tp", "2", "-pp=2", "--data-parallel-size=2"], 1, 1, 9, {}) == [list("12345678")]
 
 
 @pytest.mark.slow
