@@ -189,8 +189,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     schedules: tuple[dict[str, Any], ...] = ()
     """Settings that change over steps, each ``{setting, from, to, start, end, shape}`` (``rlhf-plugin-schedule``)."""
     trace_every: int = Field(default=1, ge=0)
-    """Prompts and completions are traced in steps that this divides; 0 traces none. Metrics are kept of every step, and
-    groups that ``dynamic_sampling`` sets aside are traced in every step, without tokens."""
+    """Prompts and completions are traced in steps that this divides; 0 traces none. Metrics are kept of every step."""
     trace_completions: int | None = Field(default=None, ge=0)
     """Completions traced in such a step, in whole groups, the first prompts'; None traces all. Of those that are not
     traced rank 0 gets no text, and no tokens unless the advantage reads them."""
