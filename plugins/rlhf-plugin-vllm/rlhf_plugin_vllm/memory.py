@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.cards import cards_here
-from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
 from rlhf_plugin_preflight.memory.amounts import ranks_here
+from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
 from rlhf_plugin_vllm.cards import VISIBLE, card_names, cards_of_servers, option
 
 if TYPE_CHECKING:
