@@ -126,7 +126,6 @@ def test_the_backward_goes_through_the_critic_first() -> None:
     assert other.undivided.gradients == pytest.approx(root_of_critic, rel=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_sampling_is_planned_with_the_casts_that_it_keeps(precision: str) -> None:
     """Of all weights: autocast keeps them for the next token."""
@@ -150,6 +149,7 @@ def test_sampling_is_planned_with_the_casts_that_it_keeps(precision: str) -> Non
     assert sum(planned.sampling.parts.values()) == pytest.approx(live.at_peak["activations"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_checkpointing_keeps_fewer_activations() -> None:
     def activations(*more: str) -> int:
         return footprint(context("sft", *SMALL, *more), on_cpu=True).update.parts["activations"]
