@@ -20,6 +20,7 @@ assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
 StandIn: Any = _module.StandIn
+LosingProxy: Any = _module.LosingProxy
 
 
 @pytest.fixture
@@ -39,6 +40,20 @@ def serve(ctx: BuildContext) -> Iterator[Callable[..., Any]]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture
+def before() -> Iterator[Callable[[Any], Any]]:
+    """Puts a proxy before a server, which loses the answers that it is told to."""
+    started: list[Any] = []
+
+    def put(server: Any) -> Any:
+        started.append(LosingProxy(server.url))
+        return started[-1]
+
+    yield put
+    for proxy in started:
+        proxy.close()
 
 
 @pytest.fixture

@@ -1,8 +1,11 @@
-"""A server that speaks the calls that the engine makes of vLLM, with the native engine behind them, and has faults."""
+"""A server that speaks the calls that the engine makes of vLLM, with the native engine behind them, and has faults;
+and a proxy that loses its answers."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import http.client
 import json
 import threading
 import time
@@ -11,6 +14,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from safetensors.torch import load
@@ -21,7 +25,38 @@ from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
 
 
-class StandIn:
+class Handler(BaseHTTPRequestHandler):
+    """Of HTTP 1.1; logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def send(self, status: int, data: bytes, kind: str = "application/json") -> None:
+        """The whole answer."""
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class LocalServer:
+    """Serves on this machine in a thread, until it is closed; port 0 takes a free one."""
+
+    def listen(self, handler: type[Handler], port: int = 0) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class StandIn(LocalServer):
     """One server over a copy of a policy.
 
     Args:
@@ -68,9 +103,7 @@ class StandIn:
         """Pauses so far that keep what is being sampled."""
         stand_in = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Answers(Handler):
             def do_GET(self) -> None:
                 self._do(None)
 
@@ -86,26 +119,13 @@ class StandIn:
                     answer = (500, {"error": repr(error)})
                 status, value = answer if isinstance(answer, tuple) else (200, answer)
                 data = json.dumps(value).encode()
-                try:
-                    self.send_response(status)
-                    self.send_header("content-type", "application/json")
-                    self.send_header("content-length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                except OSError:
-                    pass  # the client is gone
+                with contextlib.suppress(OSError):  # the client is gone
+                    self.send(status, data)
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self.listen(Answers, port)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().close()
         with self._lock:  # what is being computed ends: a daemon thread inside torch aborts a process that exits
             self._closed = True
 
@@ -220,3 +240,42 @@ class StandIn:
                 if not self.paused:
                     return self.weights, self.engine.generate([request], sampling, 0)[0], self._keeping
             time.sleep(0.01)
+
+
+class LosingProxy(LocalServer):
+    """Stands before a server and loses answers: the server has done what it was asked for, and nobody hears of it.
+
+    Args:
+        url: of the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.lose: list[str] = []
+        """Names of calls, the path's last word or the worker's method, whose next answer is lost."""
+        self.lost: list[str] = []
+        address, proxy = urlsplit(url).netloc, self
+
+        class Passes(Handler):
+            def do_GET(self) -> None:
+                self._do("GET")
+
+            def do_POST(self) -> None:
+                self._do("POST")
+
+            def _do(self, verb: str) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                server = http.client.HTTPConnection(address, timeout=120)
+                server.request(verb, self.path, body, {"content-type": "application/json"})
+                answer = server.getresponse()
+                data = answer.read()
+                server.close()
+                call = self.path.partition("?")[0].rsplit("/", 1)[1]
+                call = json.loads(body)["method"] if call == "collective_rpc" else call
+                if call in proxy.lose:
+                    proxy.lose.remove(call)
+                    proxy.lost.append(call)
+                    self.close_connection = True
+                    return
+                self.send(answer.status, data, answer.headers.get("content-type", "text/plain"))
+
+        self.listen(Passes)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,28 +15,7 @@ from rlhf_core.models import LoadedModel
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_vllm.engine import VllmEngine
 
-_spec = importlib.util.spec_from_file_location("losing_proxy", Path(__file__).with_name("losing_proxy.py"))
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-LosingProxy: Any = _module.LosingProxy
-
 ALWAYS = ("pause", "update_weight_version", "reset_prefix_cache", "resume", "generate")
-
-
-@pytest.fixture
-def before() -> Iterator[Callable[[Any], Any]]:
-    """Puts a proxy before a server."""
-    started: list[Any] = []
-
-    def put(server: Any) -> Any:
-        started.append(LosingProxy(server.url))
-        return started[-1]
-
-    yield put
-    for proxy in started:
-        proxy.close()
 
 
 @pytest.mark.slow
