@@ -26,9 +26,11 @@ def set_precision(model: Any, precision: Precision) -> None:
 
     @functools.wraps(type(owner).forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        keep = torch.autocast_increment_nesting() > 1  # casts, for the next token; an update would keep those of all
+        # A sampler opens an autocast around its tokens: there each weight is cast once. An update reads a weight once,
+        # and a cache would hold the whole trunk in 16 bits until the forward ends.
+        sampling = torch.autocast_increment_nesting() > 1
         torch.autocast_decrement_nesting()
-        with torch.autocast(next(self.parameters()).device.type, dtype, cache_enabled=keep):
+        with torch.autocast(next(self.parameters()).device.type, dtype, cache_enabled=sampling):
             out = type(self).forward(self, *args, **kwargs)
         for name in ("last_hidden_state", "logits"):
             if getattr(out, name, None) is not None:

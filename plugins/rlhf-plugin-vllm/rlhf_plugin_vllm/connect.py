@@ -19,7 +19,7 @@ from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
 from rlhf_plugin_vllm.sharing import borrows, in_preference
 from rlhf_plugin_vllm.skeleton import FrozenOnDisk
-from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, whole_bytes, write_buckets
+from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, unpacked_bytes, write_buckets
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +108,7 @@ def _write_unpacked(model: Any, folder: Path, files: WeightFiles) -> None:
     """What a base of 4 bits stands for: with it a server computes as the trainer does, which quantising anew would
     not; a file at a time, and never whole in memory."""
     base = {plain_name(name): p for name, p in model.named_parameters() if ".lora_" not in name}
-    sizes = {name: whole_bytes(p) for name, p in base.items()}
+    sizes = {name: unpacked_bytes(p) for name, p in base.items()}
     write_buckets(folder, base, files.bucket, sizes, lambda name, weight: files.names.split(name, numbers(weight)))
 
 

@@ -77,7 +77,7 @@ class WeightFiles:
         written = {n: p for n, p in parameters.items() if p.requires_grad or not self.adapter}
         if self.folded:
             written = {plain_name(n): p for n, p in parameters.items() if ".lora_" not in n}
-        self._sizes = {n: whole_bytes(p) for n, p in written.items()}
+        self._sizes = {n: unpacked_bytes(p) for n, p in written.items()}
         """Bytes of each weight that a version of this policy consists of."""
         self._writes = 0
         self._written: list[Published] = []
@@ -236,10 +236,10 @@ def adapter_settings(model: Any) -> dict[str, Any]:
     return json.loads(json.dumps({**settings, "inference_mode": True}, default=_plain))
 
 
-def whole_bytes(weight: Any) -> int:
+def unpacked_bytes(weight: Any) -> int:
     """Of a weight; of one of 4 bits, of the numbers that it stands for."""
-    whole = getattr(weight, "quant_state", weight)
-    return math.prod(whole.shape) * whole.dtype.itemsize
+    numbers = getattr(weight, "quant_state", weight)
+    return math.prod(numbers.shape) * numbers.dtype.itemsize
 
 
 def _plain(value: Any) -> Any:
