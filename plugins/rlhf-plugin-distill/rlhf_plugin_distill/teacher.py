@@ -173,6 +173,7 @@ class TeacherPrompts:
             raise DatasetError(
                 f"the teacher's prompt of {len(ids)} tokens and {room} more do not fit its {self.limit}",
                 where=name,
-                fix="shorten trainer.teacher.context or the row, or lower trainer.sampling.max_tokens",
+                fix="shorten the row or trainer.teacher.context, lower trainer.sampling.max_tokens, or take a teacher "
+                "with a longer context",
             )
         return ids
