@@ -46,6 +46,7 @@ SMALLER_ONLINE = ("trainer.rollout_batch_size=16", "trainer.train_batch_size=16"
 TASK = {"dataset": "pocket/arithmetic", "reward": "exact"}
 LORA, CHECKPOINTING = ("model.lora.r=16",), ("model.gradient_checkpointing=true",)
 FSDP = ("strategy=fsdp", "strategy.device=cpu")
+SIXTEEN_BITS = ("trainer.precision=bf16", "strategy.param_dtype=bfloat16")
 
 
 class Layout(NamedTuple):
@@ -63,6 +64,7 @@ LAYOUTS = {
     "DDP": Layout(2, (), WHOLE),
     "FSDP": Layout(2, FSDP, SHARDED),
     "FSDP, checkpointing": Layout(2, (*FSDP, *CHECKPOINTING), SHARDED),
+    "FSDP, 16 bits": Layout(2, (*FSDP, *SIXTEEN_BITS), SHARDED),
     "LoRA": Layout(1, LORA, ADAPTER_OFF),
 }
 ALGORITHMS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {

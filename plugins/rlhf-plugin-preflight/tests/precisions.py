@@ -1,11 +1,12 @@
-"""Prints planned and measured bytes of a short run in float32, and in mixed precision; forks for each."""
+"""Prints planned and measured bytes of a short run in float32, in mixed precision, and on two ranks that gather layers
+in 16 bits; forks for each."""
 
 from __future__ import annotations
 
 import json
 
 from scripts.bench._memory_run import plan_and_measure
-from scripts.bench.memory_plan import names_of, rows, settings_of
+from scripts.bench.memory_plan import FSDP, SIXTEEN_BITS, names_of, rows, settings_of
 
 if __name__ == "__main__":
     row = rows()["sft, one process"]
@@ -14,4 +15,5 @@ if __name__ == "__main__":
         chosen: plan_and_measure(names_of("pocket", row), (*settings, f"trainer.precision={chosen}"))
         for chosen in ("fp32", "bf16")
     }
+    found["gathered in 16 bits"] = plan_and_measure(names_of("pocket", row), (*settings, *FSDP, *SIXTEEN_BITS), 2)
     print(json.dumps(found))

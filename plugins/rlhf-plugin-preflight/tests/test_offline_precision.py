@@ -27,6 +27,6 @@ def test_the_plan_of_sft_in_bfloat16_is_what_it_holds() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     for chosen, numbers in found.items():
         for phase in ("update", "checkpoint"):
-            assert numbers["plan"][phase] == pytest.approx(numbers["measured"][phase], rel=0.1), (chosen, phase)
+            assert numbers["plan"][phase] == pytest.approx(numbers["measured"][phase], rel=0.04), (chosen, phase)
     in_float32, mixed = (found[chosen]["plan"]["update"] for chosen in ("fp32", "bf16"))
     assert mixed < 0.95 * in_float32, "activations are in bfloat16"

@@ -15,6 +15,7 @@ from rlhf_core.models.save import is_peft
 from rlhf_core.models.slices import is_converted
 from rlhf_plugin_preflight.dry_run.look import reference_bytes
 from rlhf_plugin_preflight.memory.amounts import device_memory
+from rlhf_plugin_preflight.memory.backward import Stage
 from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory, engine_memory, says_memory
 from rlhf_plugin_preflight.memory.four_bits import dequantized_bytes, packed_weights, unpacked_sizes
 from rlhf_plugin_preflight.memory.live import tensor_bytes
@@ -60,6 +61,19 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
+class SixteenBits:
+    """What is otherwise where FSDP gathers decoder layers in 16 bits (``strategy.param_dtype``), bytes."""
+
+    layer: int
+    """The largest decoder layer."""
+    saved: int
+    """By which all layers are smaller than they are stored."""
+    stages: dict[str, Stage]
+    """Of the update's backward, without casts of what is in 16 bits already."""
+    sampling: Sampling | None
+
+
+@dataclass(frozen=True)
 class Footprint:
     """Bytes in one process that holds everything."""
 
@@ -79,6 +93,8 @@ class Footprint:
     """What it depends on."""
     reference_kind: str | None = None
     """``trainer.reference.kind``; None lies as the weights do."""
+    sixteen_bits: SixteenBits | None = None
+    """Of a run whose strategy gathers so."""
 
 
 DEPTHS = (2, 4)
@@ -164,7 +180,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
     ctx = ctx.with_(policy=policy)
     size = measure_model(run.model, policy)
     trained = tensor_bytes(p for p in policy.model.parameters() if p.requires_grad)
-    return Footprint(
+    measured = Footprint(
         model=size,
         sizes=sizes,
         reference=reference_bytes(run, size.weights, size.parameters),
@@ -174,6 +190,22 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
         update=rehearse(ctx, sizes, unknown),
         sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
     )
+    if getattr(run.strategy, "param_dtype", "float32") == "float32":
+        return measured
+    return replace(measured, sixteen_bits=_in_16_bits(ctx, measured, unknown, on_cpu))
+
+
+def _in_16_bits(ctx: BuildContext, measured: Footprint, unknown: Unknown, on_cpu: bool) -> SixteenBits:
+    """Rehearse again with decoder layers of that type; their stored weights, gradients and moments stay as they are."""
+    import torch
+
+    for part in (m for block in decoder_layers(ctx.policy.model) for m in block.modules()):
+        for name, weight in list(part.named_parameters(recurse=False)):
+            narrow = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=weight.requires_grad)
+            setattr(part, name, narrow)
+    size, update = measure_model(ctx.config.model, ctx.policy), rehearse(ctx, measured.sizes, unknown)
+    sampling = rehearse_sampling(ctx, measured.sizes, on_cpu=on_cpu) if measured.sampling is not None else None
+    return SixteenBits(size.layer, measured.model.weights - size.weights, update.stages, sampling)
 
 
 def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bool) -> EngineFacts:

@@ -128,7 +128,16 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     views = footprint.engine is not None and footprint.engine.copies_weights
     one_by_one = of.gathers and footprint.engine is not None and (views or footprint.engine.from_shards)
     gathers = of.gathers and not one_by_one
-    units = weights + critic - model.packed / split - _gathered_always(footprint, of, placement)
+    narrow = footprint.sixteen_bits if of.writes_parts else None
+    if narrow is not None:
+        footprint = replace(footprint, sampling=narrow.sampling)
+    units = (
+        weights
+        + critic
+        - (narrow.saved / split if narrow else 0)
+        - model.packed / split
+        - _gathered_always(footprint, of, placement)
+    )
     whole = {"gathered units": units} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)

@@ -60,7 +60,9 @@ def passed(update: Update, name: str) -> int:
 
 def _sharded(footprint: Footprint, of: Shares, placement: Placement, name: str) -> Sizes:
     """Under FSDP: gradients of a layer are divided when they are complete, those of the root at the end."""
-    split, update, stage = placement.tensor * placement.pipeline, footprint.update, footprint.update.stages[name]
+    split, update, narrow = placement.tensor * placement.pipeline, footprint.update, footprint.sixteen_bits
+    stages, layer = (update.stages, footprint.model.layer) if narrow is None else (narrow.stages, narrow.layer)
+    stage = stages[name]
     if footprint.sizes.micro_batches > 1:
         complete = float(update.trained)  # those of the micro-batches before
     else:
@@ -69,7 +71,7 @@ def _sharded(footprint: Footprint, of: Shares, placement: Placement, name: str) 
     return {
         "gradients": complete / split * of.gradients,
         UNNAMED: activations(stage.undivided.activations, placement),
-        "gathered units": GATHERED.get(name, 0) * footprint.model.layer / placement.tensor,
+        "gathered units": GATHERED.get(name, 0) * layer / placement.tensor,
         "communication": (stage.undivided.gradients + flat) / split,
     }
 
