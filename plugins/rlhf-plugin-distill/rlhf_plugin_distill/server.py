@@ -58,10 +58,11 @@ class TeacherServer:
             probe = list(tokenizer.encode(TEXTS[0], add_special_tokens=False))
             (self.likeliest if top_k else self.chosen)(probe[:1], probe[1:])
         except (EngineUnavailable, BadAnswer, KeyError, StopIteration, IndexError, TypeError, AttributeError) as error:
+            needs = f" --max-logprobs {top_k}, of the student's tokenizer" if top_k else f", of '{self.settings.path}'"
             raise ModelError(
                 f"the teacher's server at {url} cannot teach this student",
                 why=f"{error}" if isinstance(error, RlhfError) else f"it does not answer as vLLM does ({error!r})",
-                fix=f"vllm serve TEACHER --max-logprobs {top_k}, of {self.settings.reads} tokenizer; check the address",
+                fix=f"vllm serve TEACHER{needs}; check the address",
             ) from error
 
     def likeliest(self, prompt: Sequence[int], completion: Sequence[int]) -> list[Likeliest]:

@@ -76,11 +76,6 @@ class TeacherSettings(Config):
             )
         return self
 
-    @property
-    def reads(self) -> str:
-        """Whose tokens the teacher reads, for messages."""
-        return "the student's" if self.tokenizer == "same" else f"the same model as '{self.path}' and its"
-
 
 def teacher_of(value: Any) -> Any:
     """The section that a teacher's name stands for."""
