@@ -90,13 +90,13 @@ def _each_way(
     """Packed attention by every way with one call, that which a run takes among them; none where a run takes none."""
     options = PLAIN.alone("packing")
     with selected_backends() as taken:
-        _run(model, samples, options)
+        forward_and_backward(model, samples, options)
     if all(choice.backend is None and not choice.refused for choice in taken.values()):
         return
     for backend in BACKENDS:
         what = f"forward {precision}: packing by {backend.name}"
         with only_backend(backend.name), selected_backends() as taken:
-            _run(model, samples, options)
+            forward_and_backward(model, samples, options)
             refused = [why for choice in taken.values() for why in choice.refused]
             if refused:
                 yield Comparison(what, "not run", "; ".join(refused))
@@ -169,7 +169,7 @@ def host_synchronisations(model: Any, samples: Sequence[TrainingSample], options
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            _run(model, samples, options)
+            forward_and_backward(model, samples, options)
     finally:
         torch.cuda.set_sync_debug_mode(before)
     return sum("synchroniz" in str(w.message) for w in seen)
@@ -197,7 +197,7 @@ def _placed(loaded: LoadedModel, device: torch.device, precision: Precision) -> 
     return model
 
 
-def _run(model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> None:
+def forward_and_backward(model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> None:
     from rlhf_core.training import completion_logprobs
 
     prompts, completions = [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
@@ -214,7 +214,7 @@ def _timed_pair(
     for _ in range(REPEATS[device.type]):
         for plain in (False, True):
             chosen = PLAIN if plain else options
-            seconds[plain].append(_seconds(partial(_run, model, samples, chosen), device))
+            seconds[plain].append(_seconds(partial(forward_and_backward, model, samples, chosen), device))
     return float(np.median(seconds[False])), float(np.median(seconds[True]))
 
 
