@@ -199,7 +199,7 @@ def test_a_checkpointed_update_keeps_no_casts_of_layers_that_are_done(monkeypatc
 def test_decoding_casts_each_weight_once() -> None:
     model = load_policy(ModelConfig()).model
     set_precision(model, "bf16")
-    with sampling_forwards(model), torch.no_grad(), Casts() as casts:
+    with sampling_forwards(model), torch.no_grad(), Casts(model) as casts:
         for _ in range(3):
             model.model(torch.arange(12)[None])
     assert casts.count == 7 * len(model.model.layers)

@@ -20,16 +20,20 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Casts(TorchDispatchMode):
-    """Counts casts of matrices to 16 bits, and the bytes of those that are alive."""
+    """Counts casts of a model's matrices to 16 bits, and the bytes of those that are alive.
 
-    def __init__(self) -> None:
+    They are known by their shapes: a strategy that divides weights hands on tensors that are no parameters.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
+        self.shapes = {p.shape for p in model.parameters() if p.ndim > 1}
         self.count, self.alive, self.most = 0, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         cast = func in (torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype) and out.dtype in HALF
-        if cast and isinstance(args[0], torch.nn.Parameter) and out.ndim > 1:
+        if cast and args[0].dtype == torch.float32 and out.shape in self.shapes:
             self.count, self.alive = self.count + 1, self.alive + out.nbytes
             self.most = max(self.most, self.alive)
             weakref.finalize(out.untyped_storage(), self._gone, out.nbytes)
@@ -45,7 +49,7 @@ def compare_casts(path: str, device: torch.device) -> Iterator[Comparison]:
     model, samples = loaded.model.to(device), random_samples(loaded)
     set_precision(model, "bf16")
     layer = max(largest(part) for part in decoder_layers(model))
-    with Casts() as casts:
+    with Casts(model) as casts:
         forward_and_backward(model, samples, PLAIN)
     kept = f"{casts.most / 1e6:.3g} MB of weights in bfloat16 at once, a layer has {layer / 1e6:.3g} MB"
     yield Comparison("update bf16, checkpointing: casts", "agrees" if casts.most <= layer else "differs", kept)
