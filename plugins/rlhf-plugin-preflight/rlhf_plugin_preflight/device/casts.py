@@ -11,9 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.distributed import decoder_layers
 from rlhf_core.models import ModelConfig, load_policy
-from rlhf_core.models.precision import set_precision
-from rlhf_core.training.forward import PLAIN
-from rlhf_plugin_preflight.device.forwards import forward_and_backward, random_samples
+from rlhf_plugin_preflight.device.forwards import forward_and_backward, placed, random_samples
 from rlhf_plugin_preflight.device.report import Comparison
 
 HALF = (torch.bfloat16, torch.float16)
@@ -46,11 +44,10 @@ class Casts(TorchDispatchMode):
 def compare_casts(path: str, device: torch.device) -> Iterator[Comparison]:
     """An update with activation checkpointing holds the weights of one layer in bfloat16 at most."""
     loaded = load_policy(ModelConfig(path=path, gradient_checkpointing=True))
-    model, samples = loaded.model.to(device), random_samples(loaded)
-    set_precision(model, "bf16")
+    model = placed(loaded, device, "bf16")
     layer = max(largest(part) for part in decoder_layers(model))
     with Casts(model) as casts:
-        forward_and_backward(model, samples, PLAIN)
+        forward_and_backward(model, random_samples(loaded))
     kept = f"{casts.most / 1e6:.3g} MB of weights in bfloat16 at once, a layer has {layer / 1e6:.3g} MB"
     yield Comparison("update bf16, checkpointing: casts", "agrees" if casts.most <= layer else "differs", kept)
 
