@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_vllm import supervise, worker
+from rlhf_plugin_vllm import supervise, weight_group, worker
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.worker import EXTENSION
 
@@ -116,7 +116,8 @@ def server_environment(folder: Path) -> dict[str, str]:
     package = folder / "extension" / "rlhf_plugin_vllm"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("")
-    shutil.copy(worker.__file__, package / "worker.py")
+    for module in (worker, weight_group):
+        shutil.copy(str(module.__file__), package)
     paths = [str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": os.pathsep.join(paths),

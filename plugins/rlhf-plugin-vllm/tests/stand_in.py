@@ -22,7 +22,8 @@ from safetensors.torch import load
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
+from rlhf_plugin_vllm.weight_group import Receiver
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in, write_adapter
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -87,6 +88,9 @@ class StandIn(LocalServer):
             "context": policy.context,
             "logprobs_mode": "processed_logprobs",
             "lora_rank": 0,
+            "worker": 0,
+            "card": "",
+            "dtypes": ["float32"],
             **facts,
         }
         self.weights, self.paused, self.adapter = "default", False, None
@@ -169,6 +173,22 @@ class StandIn(LocalServer):
     def rlhf_load(self, folder: str, digest: str) -> Any:
         self._put(dict(weights_in(checked_files(folder, digest))))
         return {}
+
+    def rlhf_receive(self, told: str) -> Any:
+        group = Receiver(json.loads(told), 0, torch.device("cpu"))
+        try:
+            self._put(dict(group.weights()))
+        finally:
+            group.close()
+        return {"bytes": group.bytes}
+
+    def rlhf_receive_adapter(self, told: str) -> Any:
+        settings, group = json.loads(told), Receiver(json.loads(told), 0, torch.device("cpu"))
+        try:
+            folder = write_adapter(settings["name"], settings["adapter"], dict(group.weights()))
+        finally:
+            group.close()
+        return {"folder": str(folder), "bytes": group.bytes}
 
     def rlhf_adapters(self) -> list[int]:
         return [] if self.adapter is None else [1]

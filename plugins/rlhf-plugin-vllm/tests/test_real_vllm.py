@@ -30,6 +30,8 @@ from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.server import free_port, server_command, server_environment
 from rlhf_testing import policy_context
 
+from .conftest import sent_by_group
+
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [
     pytest.mark.slow,
@@ -115,6 +117,19 @@ def test_every_version_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> N
         assert {r.policy_version for r in rollouts} == {version}
         assert trainer_gap(model, rollouts, 0.7) < 1e-4
     assert engine._report["vllm"]["canary_largest"] < 1e-4
+
+
+def test_every_version_that_is_sent_by_gloo_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> None:
+    with sent_by_group(engine):
+        for version in (3, 4, 5):
+            model = moved(ctx, version)
+            engine.update_weights(version, dict(model.named_parameters()))
+            rollouts = engine.generate(requests_of(ctx, 3, 2), SAMPLING, version)
+            assert {r.policy_version for r in rollouts} == {version}
+            assert trainer_gap(model, rollouts, 0.7) < 1e-4
+    assert engine._report["vllm"]["canary_largest"] < 1e-4
+    assert engine._report["vllm"]["sync_bytes"] == sum(p.nbytes for p in ctx.policy.model.parameters())
+    assert engine.fleet.counts["taken_out"] == 0
 
 
 @pytest.mark.long
