@@ -19,7 +19,7 @@ from rlhf_plugin_vllm.checks import check_sampling, never_sampled
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
-from rlhf_plugin_vllm.replica import Replica, adapter_name
+from rlhf_plugin_vllm.replica import Replica, adapter_name, serving_dtype
 from rlhf_plugin_vllm.sharing import BorrowedFleet, RankVersion, borrows, on_all_ranks
 from rlhf_plugin_vllm.sync_costs import SyncCosts
 from rlhf_plugin_vllm.sync_folder import make_sync_folder
@@ -56,7 +56,8 @@ class VllmEngine:
         self._start: float | None = None
         divided = isinstance(ctx.strategy, ShardedForward)
         folder = make_sync_folder(config.sync_dir, ctx.strategy, shared=divided)
-        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder)
+        hashed = config.chosen_transport() == "files"
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder, hashed=hashed)
         self._transport = transport_of(config, ctx)
         try:
             self._borrows = borrows(config.urls, ctx.rank)
@@ -67,6 +68,7 @@ class VllmEngine:
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
             for replica in replicas:
                 replica.transport = self._transport
+            self.files.dtype = serving_dtype(replicas)
             self.dtype = next((r.dtype for r in replicas if r.dtype != "float32"), self.dtype)
         except BaseException:
             self.files.close()

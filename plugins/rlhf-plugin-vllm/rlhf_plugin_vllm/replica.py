@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from rlhf_plugin_vllm.answers import PATH, number_of, versions_of
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
@@ -139,6 +141,12 @@ class Replica:
         self.client.close()
         if self.process is not None:
             self.process.stop()
+
+
+def serving_dtype(replicas: Sequence[Replica]) -> torch.dtype | None:
+    """What all servers hold all of their weights in; None where some are of another type."""
+    kinds = {replica.dtype if replica.one_dtype else "" for replica in replicas}
+    return getattr(torch, kinds.pop(), None) if len(kinds) == 1 else None
 
 
 def _are_later(labels: set[str], published: Published) -> bool:

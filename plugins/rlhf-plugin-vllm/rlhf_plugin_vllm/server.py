@@ -16,7 +16,7 @@ from pathlib import Path
 from rlhf_core.config import ConfigError
 from rlhf_plugin_vllm import supervise, weight_group, worker
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.worker import EXTENSION
+from rlhf_plugin_vllm.worker import ADAPTERS, EXTENSION
 
 TAIL = 15
 """Lines of a server's output that an error shows."""
@@ -120,6 +120,7 @@ def server_environment(folder: Path) -> dict[str, str]:
         shutil.copy(str(module.__file__), package)
     paths = [str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
+        ADAPTERS: str(folder / "adapters"),
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

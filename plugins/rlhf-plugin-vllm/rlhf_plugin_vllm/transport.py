@@ -54,7 +54,7 @@ class Files:
 
 
 class Groups:
-    """The workers are sent what the trainer wrote, in the server's number type, over a group of each server's own.
+    """The workers are sent what the trainer wrote, over a group of each server's own.
 
     Args:
         backend: ``gloo`` or ``nccl``.
@@ -68,23 +68,20 @@ class Groups:
         self._sizes: dict[str, int] = {}
 
     def weights(self, replica: Replica, published: Published) -> None:
-        dtype = getattr(torch, replica.dtype) if replica.one_dtype else None
-        rows, size = self._send(replica, published, "rlhf_receive", dtype, {"label": published.label})
+        rows, size = self._send(replica, published, "rlhf_receive", {"label": published.label})
         if any(int(row["bytes"]) != size for row in rows):
             raise ServerGone(f"its workers received {[row['bytes'] for row in rows]} of {size} bytes")
 
     def adapter(self, replica: Replica, published: Published) -> str:
         settings = json.loads((published.path / "adapter_config.json").read_text())
         name = f"{published.label.replace(':', '-')}-{published.path.name}"
-        rows, _ = self._send(replica, published, "rlhf_receive_adapter", None, {"name": name, "adapter": settings})
+        rows, _ = self._send(replica, published, "rlhf_receive_adapter", {"name": name, "adapter": settings})
         return str(rows[0]["folder"])
 
     def size(self, published: Published) -> int:
         return self._sizes.get(published.label, 0)
 
-    def _send(
-        self, replica: Replica, published: Published, method: str, dtype: torch.dtype | None, more: dict[str, Any]
-    ) -> tuple[list[Any], int]:
+    def _send(self, replica: Replica, published: Published, method: str, more: dict[str, Any]) -> tuple[list[Any], int]:
         """What each worker answers once it has all, and the bytes; why it has not as ``ServerGone``."""
         client, seconds = replica.client, replica.config.update_s
         try:
@@ -98,7 +95,7 @@ class Groups:
             try:
                 sender.join(answer.done)
                 most = min(self.most, published.size)
-                size = sender.send(stored_weights(published.path), most, dtype)
+                size = sender.send(stored_weights(published.path), most)
             except GroupError as error:
                 sender.close()  # workers that wait end now, and say what they know
                 with contextlib.suppress(TimeoutError):

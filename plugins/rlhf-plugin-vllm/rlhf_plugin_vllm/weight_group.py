@@ -12,6 +12,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -28,6 +29,9 @@ ALIGNED = 16
 """Bytes; each weight of a bucket begins at a multiple of it, so that it can be viewed in its type."""
 NCCL_ENVIRONMENT = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 """A deadline that passes is an exception of whoever waits; torch would end the process."""
+
+ONE_AT_A_TIME = threading.Lock()
+"""Groups of several servers are made in threads, and share this process's environment."""
 
 
 class GroupError(RuntimeError):
@@ -69,6 +73,8 @@ class Side:
 
     def close(self) -> None:
         """Whoever waits on the other side wakes up; idempotent."""
+        if self._group is not None and self.address.backend == "nccl":
+            self._group.abort()
         self._group = self._store = None
 
 
@@ -87,7 +93,7 @@ class Sender(Side):
         with socket.create_server((host, 0), family=family) as listening:
             port, descriptor = int(listening.getsockname()[1]), listening.detach()
         self.address, self.device = GroupAddress(backend, host, port, workers, seconds), device
-        self._store = dist.TCPStore(
+        self._store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
             host, port, None, True, timedelta(seconds=JOIN_S), wait_for_workers=False, master_listen_fd=descriptor
         )
         self._buckets = 0
@@ -107,11 +113,8 @@ class Sender(Side):
         with _as_group_error():
             self._group = _group(self._store, self.address, 0, self.address.host)
 
-    def send(self, weights: Iterable[tuple[str, torch.Tensor]], most: int, dtype: torch.dtype | None) -> int:
+    def send(self, weights: Iterable[tuple[str, torch.Tensor]], most: int) -> int:
         """Send weights in buckets of at most ``most`` bytes, or of one larger weight; returns the bytes of them all.
-
-        Args:
-            dtype: that numbers are sent in; None for each weight's own.
 
         Raises:
             GroupError: a worker is gone, or took too long.
@@ -119,11 +122,10 @@ class Sender(Side):
         total, bucket = 0, Bucket(most, self.device)
         try:
             for name, weight in weights:
-                wire = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
-                if not bucket.fits(weight, wire):
+                if not bucket.fits(weight):
                     self._send(bucket)
                     bucket.empty()
-                total += bucket.add(name, weight, wire)
+                total += bucket.add(name, weight)
             self._send(bucket)
         except GroupError:
             raise
@@ -160,18 +162,18 @@ class Bucket:
     def empty(self) -> None:
         self.used, self.rows = 0, []
 
-    def fits(self, weight: torch.Tensor, dtype: torch.dtype) -> bool:
-        return not self.rows or _next_start(self.used) + weight.numel() * dtype.itemsize <= self._most
+    def fits(self, weight: torch.Tensor) -> bool:
+        return not self.rows or _next_start(self.used) + weight.nbytes <= self._most
 
-    def add(self, name: str, weight: torch.Tensor, dtype: torch.dtype) -> int:
-        """Copy a weight that fits, in the type given; returns its bytes."""
-        start, size = _next_start(self.used), weight.numel() * dtype.itemsize
-        self.used = start + size
+    def add(self, name: str, weight: torch.Tensor) -> int:
+        """Copy a weight that fits; returns its bytes."""
+        start = _next_start(self.used)
+        self.used = start + weight.nbytes
         if self.used > len(self._bytes):
             self._bytes = torch.empty(self.used, dtype=torch.uint8, device=self._bytes.device)
-        _view(self._bytes, dtype, list(weight.shape), start).copy_(weight.detach())
-        self.rows.append((name, str(dtype).removeprefix("torch."), list(weight.shape), start))
-        return size
+        _view(self._bytes, weight.dtype, list(weight.shape), start).copy_(weight.detach())
+        self.rows.append((name, str(weight.dtype).removeprefix("torch."), list(weight.shape), start))
+        return weight.nbytes
 
 
 class Receiver(Side):
@@ -188,7 +190,9 @@ class Receiver(Side):
         self.address, self.device = GroupAddress(**{name: told[name] for name in names}), device
         address = self.address
         with _as_group_error():
-            self._store = dist.TCPStore(address.host, address.port, None, False, timedelta(seconds=JOIN_S))
+            self._store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+                address.host, address.port, None, False, timedelta(seconds=JOIN_S)
+            )
             self._store.set(_joined(worker + 1), "1")
             self._group = _group(self._store, address, worker + 1, own_address(address.host))
             self._store.set_timeout(timedelta(seconds=address.seconds))
@@ -265,10 +269,11 @@ def _as_group_error() -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None, None, None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with ONE_AT_A_TIME:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -3,6 +3,7 @@ is mixed into."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -18,6 +19,8 @@ PROTOCOL = 3
 """Of the calls below; the trainer refuses another."""
 DIGESTS = "digests.json"
 """File beside those with weights: name of each, in order, -> SHA-256 of its bytes."""
+ADAPTERS = "RLHF_VLLM_ADAPTERS"
+"""Environment variable: folder for adapters that come by a group; that of a server of the run goes with the run."""
 SHAPE = (
     "model_type",
     "hidden_size",
@@ -80,7 +83,8 @@ class Extension:
         from; that of the version before the last one goes."""
         settings, group = json.loads(told), receiver_of(self, told)
         try:
-            folder = write_adapter(settings["name"], settings["adapter"], dict(group.weights()))
+            folder = adapters_folder(self) / settings["name"]
+            write_adapter(folder, settings["adapter"], dict(group.weights()))
         finally:
             group.close()
         older = [f for f in getattr(self, "_rlhf_adapter_folders", ()) if f != folder]
@@ -127,18 +131,24 @@ def receiver_of(worker: Any, told: str) -> Any:
     return Receiver(json.loads(told), worker_number(worker), worker.device)
 
 
-def write_adapter(name: str, settings: Any, weights: dict[str, Any]) -> Path:
-    """An adapter's files in the temporary folder; workers of one machine write the same ones, each whole."""
+def adapters_folder(worker: Any) -> Path:
+    """Where this machine's workers of a server write adapters; removed when they end, unless they are killed."""
+    if ADAPTERS not in os.environ:
+        os.environ[ADAPTERS] = str(Path(tempfile.gettempdir()) / f"rlhf-adapters-{worker.vllm_config.instance_id}")
+        atexit.register(shutil.rmtree, os.environ[ADAPTERS], ignore_errors=True)
+    return Path(os.environ[ADAPTERS])
+
+
+def write_adapter(folder: Path, settings: Any, weights: dict[str, Any]) -> None:
+    """An adapter's files; workers of one machine write the same ones, each whole."""
     from safetensors.torch import save_file
 
-    folder = Path(tempfile.gettempdir()) / f"rlhf-adapter-{name}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = folder / f".{os.getpid()}"
     part.write_text(json.dumps(settings))
     os.replace(part, folder / "adapter_config.json")
     save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, part)
     os.replace(part, folder / "adapter_model.safetensors")
-    return folder
 
 
 def checked_files(folder: str, digest: str) -> list[Path]:

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import http.client
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -102,6 +103,7 @@ class StandIn(LocalServer):
         """Added to every logprob."""
         self.hold: Callable[[Any], float] = lambda body: 0.0
         """Seconds that a request, of which half is sampled, waits at most for the server to be paused."""
+        self._folder = tempfile.TemporaryDirectory()
         self._lock, self._pauses = threading.Lock(), threading.Condition()
         self._keeping, self._closed = 0, False
         """Pauses so far that keep what is being sampled."""
@@ -132,6 +134,7 @@ class StandIn(LocalServer):
         super().close()
         with self._lock:  # what is being computed ends: a daemon thread inside torch aborts a process that exits
             self._closed = True
+        self._folder.cleanup()
 
     def answer(self, path: str, body: Any, query: str = "") -> Any:
         self.calls.append(path if path != "/collective_rpc" else body["method"])
@@ -175,20 +178,26 @@ class StandIn(LocalServer):
         return {}
 
     def rlhf_receive(self, told: str) -> Any:
-        group = Receiver(json.loads(told), 0, torch.device("cpu"))
-        try:
-            self._put(dict(group.weights()))
-        finally:
-            group.close()
-        return {"bytes": group.bytes}
+        state, size = self._received(told)
+        self._put(state)
+        return {"bytes": size}
 
     def rlhf_receive_adapter(self, told: str) -> Any:
-        settings, group = json.loads(told), Receiver(json.loads(told), 0, torch.device("cpu"))
+        settings, (state, size) = json.loads(told), self._received(told)
+        folder = Path(self._folder.name) / settings["name"]
+        write_adapter(folder, settings["adapter"], state)
+        return {"folder": str(folder), "bytes": size}
+
+    def _received(self, told: str) -> tuple[dict[str, torch.Tensor], int]:
+        group, state = Receiver(json.loads(told), 0, torch.device("cpu")), {}
         try:
-            folder = write_adapter(settings["name"], settings["adapter"], dict(group.weights()))
+            for name, weight in group.weights():
+                state[name] = weight
+                if self.fault is not None and len(state) == 1:
+                    self.fault("/rlhf_receiving", {})
         finally:
             group.close()
-        return {"folder": str(folder), "bytes": group.bytes}
+        return state, group.bytes
 
     def rlhf_adapters(self) -> list[int]:
         return [] if self.adapter is None else [1]

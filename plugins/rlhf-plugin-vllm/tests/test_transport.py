@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.models import ModelConfig
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_vllm import weight_group
 from rlhf_plugin_vllm.checks import check_group
@@ -76,24 +74,21 @@ def receiving(
     return thread, raised
 
 
-def test_two_processes_are_sent_all_weights_in_buckets_in_the_type_asked_for(tmp_path: Path) -> None:
+def test_two_processes_are_sent_all_weights_in_buckets(tmp_path: Path) -> None:
     weights, sender, file = some_weights(), sender_of(2), tmp_path / "weights.safetensors"
     worker = process_of(sender, 0, file)
     thread, raised = receiving(sender, 1, here := {})
     sender.join(lambda: worker.poll() is not None)
-    sent = sender.send(weights.items(), 4096, torch.bfloat16)
+    sent = sender.send(weights.items(), 4096)
     assert sender._buckets == 4 + 1, "large and second alone, what is between and after them together, and the end"
     assert worker.wait(30) == 0, worker.stderr
     worker.communicate()
     thread.join(30)
     sender.close()
-    floats = sum(w.numel() for w in weights.values() if w.is_floating_point())
-    assert sent == 2 * floats + weights["ids"].nbytes
+    assert sent == sum(weight.nbytes for weight in weights.values())
     for got in (load_file(file), here):
         assert got.keys() == weights.keys()
-        for name, weight in weights.items():
-            wanted = weight.to(torch.bfloat16) if weight.is_floating_point() else weight
-            assert torch.equal(got[name], wanted), name
+        assert all(torch.equal(got[name], weight) for name, weight in weights.items())
     assert not raised
 
 
@@ -102,7 +97,7 @@ def test_a_worker_that_dies_between_two_buckets_ends_the_senders_wait(tmp_path: 
     worker = process_of(sender, 0, tmp_path / "none", "dies")
     sender.join(lambda: worker.poll() is not None)
     with pytest.raises(GroupError, match=r"(?i)clos|reset|pipe"):
-        sender.send(some_weights().items(), 4096, None)
+        sender.send(some_weights().items(), 4096)
     worker.communicate()
     sender.close()
 
@@ -123,7 +118,7 @@ def test_a_worker_waits_for_no_trainer_that_is_gone_and_hears_why_one_stops() ->
     thread, raised = receiving(sender)
     sender.join(lambda: not thread.is_alive())
     with pytest.raises(OSError, match="the disk is gone"):
-        sender.send(broken(), 4096, None)
+        sender.send(broken(), 4096)
     thread.join(20)
     sender.close()
     assert "the disk is gone" in str(raised[0])
@@ -170,14 +165,20 @@ def test_servers_are_sent_each_version_and_see_no_folder_of_the_trainer(
     assert engine.fleet.counts == {"taken_out": 0, "brought_back": 0}
 
 
+@pytest.mark.parametrize("transport", ["files", "gloo"])
 def test_numbers_go_in_the_servers_type_where_all_of_its_weights_have_it(
-    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+    transport: str, ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
 ) -> None:
     for dtypes, size in ((["bfloat16"], 2), (["bfloat16", "float32"], 4)):
         server = serve(dtype="bfloat16", dtypes=dtypes)
-        engine = engine_of(server, transport="gloo", sync=False, canary_tolerance=1.0)
-        engine.update_weights(0, moved(ctx, 0))
-        assert engine._report["vllm"]["sync_bytes"] == size * sum(w.numel() for w in moved(ctx, 0).values())
+        engine = engine_of(server, transport=transport, canary_tolerance=1.0)
+        names = 32_000 if transport == "files" else 0
+        assert (
+            0 <= engine._report["vllm"]["sync_bytes"] - size * sum(w.numel() for w in moved(ctx, 0).values()) <= names
+        )
+        own, sent = dict(server.model.named_parameters()), moved(ctx, 0)
+        rounded = {name: weight.to(getattr(torch, dtypes[-1])).float() for name, weight in sent.items()}
+        assert all(torch.equal(own[name], weight) for name, weight in rounded.items())
 
 
 @pytest.mark.parametrize("when", ["before it takes weights", "while it takes weights"])
@@ -227,21 +228,6 @@ def test_a_server_that_hangs_in_an_update_is_taken_out_at_its_deadline(
     finally:
         over.set()
     assert [replica.out != "" for replica in engine.fleet.replicas] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"transport": "nccl", "python": "python"}, "needs cards, and there is none"),
-        ({"transport": "files", "urls": ("http://10.0.0.9:8000",)}, "rollout.transport=gloo"),
-    ],
-)
-def test_transports_that_cannot_work_are_refused_before_a_model_is_loaded(settings: Any, words: str) -> None:
-    config = SimpleNamespace(trainer=None, model=ModelConfig())
-    plan: Any = SimpleNamespace(config=config, world_size=1, rank=0)
-    with pytest.raises(ConfigError, match=words) as caught:
-        VllmConfig(**settings).preflight(plan)
-    assert (caught.value.exit_code == 2 and caught.value.fix) or words in str(caught.value)
 
 
 def test_auto_takes_gloo_where_a_server_is_far_and_no_folder_is_named(tmp_path: Path) -> None:
