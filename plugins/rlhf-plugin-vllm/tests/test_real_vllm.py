@@ -223,8 +223,10 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
-def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "transport"), [(0, "files"), (4, "files"), (0, "gloo")], ids=["full", "lora", "full by gloo"]
+)
+def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int, transport: str) -> None:
     model, port, run, log = tmp_path / "model", free_port(), tmp_path / "run", tmp_path / "server.log"
     policy = policy_context().policy
     save_base(policy, model)
@@ -237,7 +239,7 @@ def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: i
     try:
         wait_for(f"http://127.0.0.1:{port}", server, log)
         settings = ["strategy=fsdp", f"model.path={model}", f"rollout.urls=[http://127.0.0.1:{port}]"]
-        settings += ["rollout.python=null", *(["model.lora.r=4"] if rank else [])]
+        settings += ["rollout.python=null", f"rollout.transport={transport}", *(["model.lora.r=4"] if rank else [])]
         command = [*train_command(run, *settings), "--nproc", "2"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=800)
         assert result.returncode == 0, result.stdout + result.stderr
