@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import torch
 from safetensors import safe_open
 
+from rlhf_core.config import RlhfError
 from rlhf_plugin_vllm.client import ServerGone
 from rlhf_plugin_vllm.config import LOOPBACK
 from rlhf_plugin_vllm.weight_files import MIB, Published
@@ -92,6 +93,7 @@ class Groups:
         try:
             told = sender.address.to_json(**more)
             answer = asking.submit(client.rpc, method, told, seconds=seconds)
+            answer.add_done_callback(lambda ended: sender.interrupt() if ended.exception() else None)
             try:
                 sender.join(answer.done)
                 most = min(self.most, published.size)
@@ -101,6 +103,12 @@ class Groups:
                 with contextlib.suppress(TimeoutError):
                     answer.result(REASON_S)
                 raise ServerGone(f"{method}: {error}") from error
+            except OSError as error:
+                raise RlhfError(
+                    f"version {published.version} of the weights cannot be read from '{published.path}'",
+                    why=str(error),
+                    fix="see why the folder is gone, and resume",
+                ) from error
             self._sizes = {published.label: size}
             return answer.result(), size
         finally:

@@ -71,10 +71,14 @@ class Side:
             if numbers.is_cuda:
                 torch.cuda.current_stream(numbers.device).synchronize()
 
-    def close(self) -> None:
-        """Whoever waits on the other side wakes up; idempotent."""
+    def interrupt(self) -> None:
+        """End a wait for others that are known to be gone: NCCL does not see them go, gloo does."""
         if self._group is not None and self.address.backend == "nccl":
             self._group.abort()
+
+    def close(self) -> None:
+        """Whoever waits on the other side wakes up; idempotent."""
+        self.interrupt()
         self._group = self._store = None
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.config import BuildContext, ConfigError, RlhfError
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
 from rlhf_plugin_vllm import weight_group
 from rlhf_plugin_vllm.checks import check_group
@@ -139,6 +139,13 @@ def test_stored_weights_are_those_of_all_files(tmp_path: Path) -> None:
     assert [(name, weight.tolist()) for name, weight in stored_weights(tmp_path)] == [("a", [0, 0]), ("b", [1, 1])]
 
 
+def wait_for(said: list[str]) -> str:
+    ends = threading.Event()
+    while not said:
+        ends.wait(0.01)
+    return said[0]
+
+
 def moved(ctx: BuildContext, version: int) -> dict[str, Any]:
     return {n: p.detach() + 0.002 * version for n, p in ctx.policy.model.named_parameters() if p.requires_grad}
 
@@ -179,6 +186,29 @@ def test_numbers_go_in_the_servers_type_where_all_of_its_weights_have_it(
         own, sent = dict(server.model.named_parameters()), moved(ctx, 0)
         rounded = {name: weight.to(getattr(torch, dtypes[-1])).float() for name, weight in sent.items()}
         assert all(torch.equal(own[name], weight) for name, weight in rounded.items())
+
+
+def test_a_record_that_is_gone_ends_the_run_and_the_worker_hears_of_it(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    engine = engine_of(server, transport="gloo")
+    heard, receive = list[str](), server.rlhf_receive
+
+    def receives(told: str) -> Any:
+        for file in engine.files.folder.glob("v1-*/*.safetensors"):
+            file.unlink()
+            file.mkdir()
+        try:
+            return receive(told)
+        except GroupError as error:
+            heard.append(str(error))
+            raise
+
+    server.rlhf_receive = receives
+    with pytest.raises(RlhfError, match=r"version 1 of the weights cannot be read from"):
+        engine.update_weights(1, moved(ctx, 1))
+    assert "the trainer could not send all weights" in wait_for(heard)
 
 
 @pytest.mark.parametrize("when", ["before it takes weights", "while it takes weights"])
