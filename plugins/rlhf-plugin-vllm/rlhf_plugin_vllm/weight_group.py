@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import socket
 import threading
 import time
@@ -49,6 +50,8 @@ class GroupAddress:
     workers: int
     seconds: float
     """Most of one wait."""
+    token: str
+    """Before each key of the store: a worker that comes late, to a port that is another group's now, joins nothing."""
 
     def to_json(self, **more: Any) -> str:
         return json.dumps({**asdict(self), **more})
@@ -96,10 +99,11 @@ class Sender(Side):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listening:
             port, descriptor = int(listening.getsockname()[1]), listening.detach()
-        self.address, self.device = GroupAddress(backend, host, port, workers, seconds), device
-        self._store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        self.address, self.device = GroupAddress(backend, host, port, workers, seconds, secrets.token_hex(8)), device
+        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
             host, port, None, True, timedelta(seconds=JOIN_S), wait_for_workers=False, master_listen_fd=descriptor
         )
+        self._store = dist.PrefixStore(self.address.token, store)  # pyright: ignore[reportPrivateImportUsage]
         self._buckets = 0
 
     def join(self, given_up: Callable[[], bool]) -> None:
@@ -194,9 +198,10 @@ class Receiver(Side):
         self.address, self.device = GroupAddress(**{name: told[name] for name in names}), device
         address = self.address
         with _as_group_error():
-            self._store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
                 address.host, address.port, None, False, timedelta(seconds=JOIN_S)
             )
+            self._store = dist.PrefixStore(address.token, store)  # pyright: ignore[reportPrivateImportUsage]
             self._store.set(_joined(worker + 1), "1")
             self._group = _group(self._store, address, worker + 1, own_address(address.host))
             self._store.set_timeout(timedelta(seconds=address.seconds))

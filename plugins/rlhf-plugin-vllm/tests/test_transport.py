@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,11 @@ def test_workers_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyP
     sender = sender_of(1)
     with pytest.raises(GroupError, match=r"its workers did not come to 127\.0\.0\.1:"):
         sender.join(lambda: True)
-    monkeypatch.setattr(weight_group, "JOIN_S", 0.05)
-    with pytest.raises(GroupError, match=r"within 0\.05 s"):
+    monkeypatch.setattr(weight_group, "JOIN_S", 0.3)
+    late = replace(sender.address, token="of a version before")
+    with pytest.raises(GroupError):
+        Receiver(json.loads(late.to_json()), 0, CPU)
+    with pytest.raises(GroupError, match=r"within 0\.3 s"):
         sender.join(lambda: False)
 
 
