@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -14,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from rlhf_core.config import RlhfError
-from rlhf_plugin_vllm.client import ServerGone
+from rlhf_plugin_vllm.client import Refused, ServerGone
 from rlhf_plugin_vllm.config import LOOPBACK
 from rlhf_plugin_vllm.weight_files import MIB, Published
 from rlhf_plugin_vllm.weight_group import GroupError, Sender, own_address
@@ -100,9 +99,7 @@ class Groups:
                 size = sender.send(stored_weights(published.path), most)
             except GroupError as error:
                 sender.close()  # workers that wait end now, and say what they know
-                with contextlib.suppress(TimeoutError):
-                    answer.result(REASON_S)
-                raise ServerGone(f"{method}: {error}") from error
+                raise ServerGone(f"{method}: {error}{_said(answer)}") from error
             except OSError as error:
                 raise RlhfError(
                     f"version {published.version} of the weights cannot be read from '{published.path}'",
@@ -129,6 +126,17 @@ def trainer_device(ctx: BuildContext) -> torch.device:
 
 REASON_S = 5.0
 """Seconds for a server to say why it takes no more weights."""
+
+
+def _said(answer: Future[Any]) -> str:
+    """What a server answers that takes no more weights; "" where it does not."""
+    try:
+        answer.result(REASON_S)
+    except (ServerGone, Refused) as error:
+        return f"; {error}"
+    except TimeoutError:
+        return "; it does not answer"
+    return ""
 
 
 def reached_at(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -222,6 +223,7 @@ def test_a_server_that_lost_its_group_gets_the_version_over_another(
     serve: Callable[..., Any],
     engine_of: Callable[..., VllmEngine],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("rlhf_plugin_vllm.fleet.RETRY_S", 0.01)
     server, failures = serve(), [1]
@@ -238,7 +240,9 @@ def test_a_server_that_lost_its_group_gets_the_version_over_another(
         raise RuntimeError("a worker's own reason")
 
     server.rlhf_receive = fails_once
-    engine.update_weights(1, moved(ctx, 1))
+    with caplog.at_level(logging.WARNING, "rlhf.vllm"):
+        engine.update_weights(1, moved(ctx, 1))
+    assert "a worker's own reason" in caplog.text
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
     assert torch.equal(dict(server.model.named_parameters())["model.norm.weight"], moved(ctx, 1)["model.norm.weight"])
 
