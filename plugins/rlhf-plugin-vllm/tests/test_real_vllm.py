@@ -30,6 +30,8 @@ from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.server import free_port, server_command, server_environment
 from rlhf_testing import policy_context
 
+from .conftest import sent_by_group
+
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [
     pytest.mark.slow,
@@ -115,6 +117,19 @@ def test_every_version_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> N
         assert {r.policy_version for r in rollouts} == {version}
         assert trainer_gap(model, rollouts, 0.7) < 1e-4
     assert engine._report["vllm"]["canary_largest"] < 1e-4
+
+
+def test_every_version_that_is_sent_by_gloo_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> None:
+    with sent_by_group(engine):
+        for version in (3, 4, 5):
+            model = moved(ctx, version)
+            engine.update_weights(version, dict(model.named_parameters()))
+            rollouts = engine.generate(requests_of(ctx, 3, 2), SAMPLING, version)
+            assert {r.policy_version for r in rollouts} == {version}
+            assert trainer_gap(model, rollouts, 0.7) < 1e-4
+    assert engine._report["vllm"]["canary_largest"] < 1e-4
+    assert engine._report["vllm"]["sync_bytes"] == sum(p.nbytes for p in ctx.policy.model.parameters())
+    assert engine.fleet.counts["taken_out"] == 0
 
 
 @pytest.mark.long
@@ -208,8 +223,10 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
-def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "transport"), [(0, "files"), (4, "files"), (0, "gloo")], ids=["full", "lora", "full by gloo"]
+)
+def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int, transport: str) -> None:
     model, port, run, log = tmp_path / "model", free_port(), tmp_path / "run", tmp_path / "server.log"
     policy = policy_context().policy
     save_base(policy, model)
@@ -222,7 +239,7 @@ def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: i
     try:
         wait_for(f"http://127.0.0.1:{port}", server, log)
         settings = ["strategy=fsdp", f"model.path={model}", f"rollout.urls=[http://127.0.0.1:{port}]"]
-        settings += ["rollout.python=null", *(["model.lora.r=4"] if rank else [])]
+        settings += ["rollout.python=null", f"rollout.transport={transport}", *(["model.lora.r=4"] if rank else [])]
         command = [*train_command(run, *settings), "--nproc", "2"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=800)
         assert result.returncode == 0, result.stdout + result.stderr
