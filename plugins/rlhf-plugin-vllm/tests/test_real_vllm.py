@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,8 @@ from safetensors.torch import load_file
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models.precision import set_precision
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
@@ -130,6 +133,18 @@ def test_every_version_that_is_sent_by_gloo_arrives_whole(ctx: BuildContext, eng
     assert engine._report["vllm"]["canary_largest"] < 1e-4
     assert engine._report["vllm"]["sync_bytes"] == sum(p.nbytes for p in ctx.policy.model.parameters())
     assert engine.fleet.counts["taken_out"] == 0
+
+
+def test_it_teaches_a_student_of_another_tokenizer(ctx: BuildContext, engine: VllmEngine) -> None:
+    engine.update_weights(3, dict(ctx.policy.model.named_parameters()))
+    rollouts = engine.generate(requests_of(ctx, 2, 2), SAMPLING, 3)
+    settings = TeacherSettings(url=engine.fleet.replicas[0].client.url, path="pocket", tokenizer="other")
+    teacher = TeacherServer(settings)
+    teacher.check(ctx.policy.tokenizer)
+    said = teacher.at_once(teacher.chosen, [(r.prompt_ids, r.completion_ids) for r in rollouts])
+    assert teacher.context == ctx.policy.context
+    taught = [replace(r, logprobs_T=np.array(row, np.float32)) for r, row in zip(rollouts, said)]
+    assert trainer_gap(ctx.policy.model, taught, 1.0) < 1e-4
 
 
 @pytest.mark.long
