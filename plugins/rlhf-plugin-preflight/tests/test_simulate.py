@@ -135,6 +135,19 @@ def test_published_steps_are_as_far_off_as_the_docs_say() -> None:
     assert all(0 < row.step.utilisation < FACTORS.mfu and 0 <= row.step.idle < 1 for row in rows())
 
 
+@pytest.mark.slow
+def test_what_sampling_ahead_gains_is_too_small() -> None:
+    """Of rows in turn and ahead on as many GPUs: in doubt the simulation does not promise a gain."""
+    dense = [row for row in rows() if row.is_dense]
+    pairs = [(a, b) for a, b in pairwise(dense) if a.layout.gpus == b.layout.gpus and b.layout.staleness]
+    assert len(pairs) == 6
+    published = [a.published / b.published for a, b in pairs]
+    simulated = [a.step.seconds / b.step.seconds for a, b in pairs]
+    assert (round(min(published), 1), round(max(published), 1)) == (1.3, 2.8)
+    assert (round(min(simulated), 1), round(max(simulated), 1)) == (1.0, 2.1)
+    assert all(ours < theirs for ours, theirs in zip(simulated, published, strict=True))
+
+
 RUN = ("simulate", "--algo", "grpo", "--model", "qwen3-8b")
 
 

@@ -51,7 +51,7 @@ class ColocatedConfig(ComponentConfig):
         """How it would use cards, for ``rlhf memory plan --splits``."""
         from rlhf_plugin_vllm.layouts import colocated_layouts
 
-        return colocated_layouts(asked)
+        return colocated_layouts(asked, asked.own if isinstance(asked.own, cls) else None)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it."""

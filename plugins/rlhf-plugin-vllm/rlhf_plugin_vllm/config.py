@@ -110,7 +110,7 @@ class VllmConfig(ComponentConfig):
         """How it would use cards, for ``rlhf memory plan --splits``."""
         from rlhf_plugin_vllm.layouts import server_layouts
 
-        return server_layouts(asked)
+        return server_layouts(asked, asked.own if isinstance(asked.own, cls) else cls.model_validate({}))
 
     def preflight(self, ctx: BuildContext) -> None:
         """Ask the servers what they are, before a model is loaded."""

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from rlhf_core.cli.main import cli
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.memory.engine import CardsAsked, EngineFacts
+from rlhf_plugin_vllm.colocated_config import ColocatedConfig
 from rlhf_plugin_vllm.config import VllmConfig
-from rlhf_plugin_vllm.layouts import colocated_layouts, server_layouts
 
 _spec = importlib.util.spec_from_file_location("server_process", Path(__file__).with_name("server_process.py"))
 assert _spec is not None
@@ -52,7 +52,7 @@ def asked(cards: int = 8, weights: int = 2 * GIB, own: Any = None, **changes: An
 def test_a_server_takes_the_smallest_set_of_cards_that_holds_the_model_and_one_sequence(
     weights: int, size: int
 ) -> None:
-    layouts = {layout.train: layout for layout in server_layouts(asked(16, weights * GIB))}
+    layouts = {layout.train: layout for layout in VllmConfig.layouts(asked(16, weights * GIB))}
     (layout,) = layouts.values()
     assert (layout.train, layout.cards, layout.servers, layout.refusal) == (8, size, 8 // size, None)
     share = int(0.92 * 80 * GIB)
@@ -61,22 +61,22 @@ def test_a_server_takes_the_smallest_set_of_cards_that_holds_the_model_and_one_s
 
 
 def test_cards_that_hold_no_server_are_refused_with_sizes() -> None:
-    (layout,) = server_layouts(asked(2, 100 * GIB))
+    (layout,) = VllmConfig.layouts(asked(2, 100 * GIB))
     assert layout.refusal is not None
     assert "room for 0 tokens, and the policy takes 4096" in layout.refusal.what
     assert "weights take 100.0 GiB, keys and values of a token 1024 KiB" in str(layout.refusal.why)
 
 
 def test_heads_and_servers_divide_their_cards() -> None:
-    sizes = {layout.train: layout.cards for layout in server_layouts(asked(8, 142 * GIB, kv_heads=2))}
+    sizes = {layout.train: layout.cards for layout in VllmConfig.layouts(asked(8, 142 * GIB, kv_heads=2))}
     assert sizes == {1: 1, 2: 2, 3: 1, 4: 2, 5: 1, 6: 2, 7: 1}
-    refused = {layout.train for layout in server_layouts(asked(8, 142 * GIB)) if layout.refusal is not None}
+    refused = {layout.train for layout in VllmConfig.layouts(asked(8, 142 * GIB)) if layout.refusal is not None}
     assert refused == {1, 3, 5, 7}
 
 
 def test_servers_of_the_run_have_cards_of_their_own_and_others_are_started_first() -> None:
     own = VllmConfig(urls=("http://127.0.0.1:1",), arguments=("-tp", "4", "--enforce-eager"))
-    layouts = {layout.train: layout for layout in server_layouts(asked(own=own))}
+    layouts = {layout.train: layout for layout in VllmConfig.layouts(asked(own=own))}
     assert layouts[4].start == ()
     assert "rollout.environment.CUDA_VISIBLE_DEVICES='4,5,6,7'" in layouts[4].settings
     assert 'rollout.arguments=["--enforce-eager"]' in layouts[4].settings
@@ -86,8 +86,8 @@ def test_servers_of_the_run_have_cards_of_their_own_and_others_are_started_first
 
 
 def test_what_vllm_cannot_do_is_refused() -> None:
-    assert all(layout.refusal is not None for layout in colocated_layouts(asked(ahead=True)))
-    assert {n.train for n in server_layouts(asked(quantized=True)) if n.refusal is None} == {1, 2, 4}
+    assert all(layout.refusal is not None for layout in ColocatedConfig.layouts(asked(ahead=True)))
+    assert {n.train for n in VllmConfig.layouts(asked(quantized=True)) if n.refusal is None} == {1, 2, 4}
 
 
 def splits(*words: str, card: str = "2GiB", ranks: int = 4) -> dict[int, Any]:

@@ -87,7 +87,7 @@ def plan(
     rlhf memory plan --algo grpo --model pocket
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
-    rlhf memory plan --algo grpo --model qwen3-8b --device-memory 80GiB --ranks 8 --splits
+    rlhf memory plan --algo grpo --model qwen3-0.6b --device-memory 80GiB --ranks 4 --splits
     rlhf memory plan --table
     """
     if as_table:

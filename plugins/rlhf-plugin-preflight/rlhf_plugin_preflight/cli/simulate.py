@@ -163,5 +163,5 @@ def cells(layout: Layout, step: Step) -> list[str]:
     """A row of the table."""
     name = f"{layout.train} + {layout.serve}" if layout.serve else f"{layout.train}"
     parts = (step.rollout, step.reward, step.forwards, step.update, step.sync, step.seconds)
-    shares = (f"{step.tokens_per_gpu:,.0f}", f"{100 * step.utilisation:.0f} %", f"{100 * step.idle:.0f} %")
+    shares = (f"{step.tokens_per_gpu:,.0f}", f"{100 * step.utilisation:.1f} %", f"{100 * step.idle:.0f} %")
     return [name, *(f"{seconds:.1f}" for seconds in parts), *shares]
