@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,10 +31,10 @@ def step(layout: Layout, gpu: Gpu = H100, **changes: Any) -> Any:
 
 
 def test_on_one_gpu_a_step_is_the_sum_of_its_parts() -> None:
-    one = step(Layout(1), reward_s=3.0)
+    one = step(Layout(1), reward_s=3.0, host_s=1.0)
     assert one.sync == 0
-    assert one.seconds == pytest.approx(one.rollout + 3.0 + one.forwards + one.update)
-    assert one.idle == pytest.approx(3.0 / one.seconds)
+    assert one.seconds == pytest.approx(one.rollout + 3.0 + 1.0 + one.forwards + one.update)
+    assert one.idle == pytest.approx(4.0 / one.seconds)
 
 
 def test_one_completion_is_counted_by_hand() -> None:
@@ -159,6 +160,9 @@ def test_a_run_says_what_is_simulated() -> None:
     assert said["simulated"] is True
     assert said["work"]["completions"] == 512
     assert (said["work"]["updates"], said["work"]["forwards"]) == (2, 2)
+    record = json.loads((Path(__file__).parents[3] / "docs/bench/host_side.json").read_text())["cases"].values()
+    measured = max(case["results"]["microseconds_per_completion"]["all"] for case in record)
+    assert said["work"]["host_s"] == pytest.approx(512e-6 * measured, rel=0.05)
     assert [row["layout"]["train"] for row in said["rows"]] == [1, 8, 1024]
     assert said["rows"][0]["seconds"] > said["rows"][1]["seconds"] > said["rows"][2]["seconds"]
 

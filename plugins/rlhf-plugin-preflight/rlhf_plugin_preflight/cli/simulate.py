@@ -14,7 +14,21 @@ if TYPE_CHECKING:
     from rlhf_core.config import RunConfig
     from rlhf_plugin_preflight.cost.step import Layout, Step, Work
 
-HEADERS = ("GPUs", "rollout", "reward", "forwards", "update", "sync", "step, s", "tokens/s/GPU", "utilisation", "idle")
+HEADERS = (
+    "GPUs",
+    "rollout",
+    "reward",
+    "host",
+    "forwards",
+    "update",
+    "sync",
+    "step, s",
+    "tokens/s/GPU",
+    "utilisation",
+    "idle",
+)
+HOST_S = 4.4e-4
+"""Of a completion on rank 0, with all traced: docs/bench/host_side.json, flat from 1,024 to 32,768 completions."""
 ADAPTERS = 0.01
 """Share of the parameters that adapters are taken to be."""
 
@@ -156,12 +170,13 @@ def work_of(config: RunConfig, mean: float | None, spread: float, prompt: int, r
         recompute=config.model.gradient_checkpointing,
         trained=1.0 if config.model.lora is None else ADAPTERS,
         reward_s=reward_s,
+        host_s=HOST_S * trainer.rollout_batch_size,
     )
 
 
 def cells(layout: Layout, step: Step) -> list[str]:
     """A row of the table."""
     name = f"{layout.train} + {layout.serve}" if layout.serve else f"{layout.train}"
-    parts = (step.rollout, step.reward, step.forwards, step.update, step.sync, step.seconds)
+    parts = (step.rollout, step.reward, step.host, step.forwards, step.update, step.sync, step.seconds)
     shares = (f"{step.tokens_per_gpu:,.0f}", f"{100 * step.utilisation:.1f} %", f"{100 * step.idle:.0f} %")
     return [name, *(f"{seconds:.1f}" for seconds in parts), *shares]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+import numpy as np
+
 from rlhf_core.config import ConfigError
 from rlhf_plugin_preflight.cost.hardware import SERVED, Gpu, Shape
 
@@ -59,13 +61,12 @@ class Lengths:
 @lru_cache(64)
 def _drawn(of: Lengths, count: int) -> tuple[float, ...]:
     normal = NormalDist()
-    units = [math.exp(of.spread * normal.inv_cdf((count - n - 0.5) / count)) for n in range(count)]
+    units = np.exp([of.spread * normal.inv_cdf((count - n - 0.5) / count) for n in range(count)])
     low, high = 0.0, float(of.limit) * math.exp(6 * of.spread + 1)
     for _ in range(60):
         middle = (low + high) / 2
-        mean = sum(min(of.limit, max(1.0, middle * unit)) for unit in units) / count
-        low, high = (middle, high) if mean < of.mean else (low, middle)
-    return tuple(min(float(of.limit), max(1.0, high * unit)) for unit in units)
+        low, high = (middle, high) if np.clip(middle * units, 1, of.limit).mean() < of.mean else (low, middle)
+    return tuple(np.clip(high * units, 1, of.limit).tolist())
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Work:
     """Share of the parameters that is trained; below 1 adapters, whose base has no gradients."""
     reward_s: float = 0.0
     """Seconds of all rewards together, after the last completion."""
+    host_s: float = 0.0
+    """Seconds that rank 0 needs for advantages, trace and metrics, while the others wait."""
     micro_tokens: int = 16384
     """Tokens of a micro-batch, after each of which sharded weights are gathered anew."""
 
@@ -78,6 +80,7 @@ class Step:
 
     rollout: float
     reward: float
+    host: float
     forwards: float
     update: float
     sync: float
@@ -107,13 +110,13 @@ def simulate(shape: Shape, gpu: Gpu, work: Work, layout: Layout, factors: Factor
     forward = _computed(shape, gpu, work, layout, factors, work.forwards)
     update = _update(shape, gpu, work, layout, factors)
     sync = work.trained * _sync(shape, gpu, layout, factors)
-    first, second = generate + work.reward_s, forward + update
+    first, second = generate + work.reward_s, work.host_s + forward + update
     seconds = (max(first, second) if layout.staleness else first + second) + sync
     tokens = work.completions * (work.prompt + work.lengths.mean)
     forwards = 1 + work.forwards + _passes(work)
-    at_work = samples * busy + layout.train * second + layout.gpus * sync
+    at_work = samples * busy + layout.train * (forward + update) + layout.gpus * sync
     return Step(
-        generate, work.reward_s, forward, update, sync, seconds,
+        generate, work.reward_s, work.host_s, forward, update, sync, seconds,
         tokens_per_gpu=tokens / seconds / layout.gpus,
         utilisation=forwards * _operations(shape, work) / (seconds * layout.gpus * gpu.flops),
         idle=max(0.0, 1 - at_work / (layout.gpus * seconds)),
