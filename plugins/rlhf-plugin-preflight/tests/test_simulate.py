@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from rlhf_core.cli.main import cli
 from rlhf_core.config import UserError
-from rlhf_core.models import ModelError
-from rlhf_plugin_preflight.cost.hardware import GPUS, Gpu, Shape
+from rlhf_core.models import ModelConfig, ModelError
+from rlhf_plugin_preflight.cost.hardware import GPUS, Gpu, Shape, shape_of
 from rlhf_plugin_preflight.cost.published import FACTORS, fitted, rows
 from rlhf_plugin_preflight.cost.rollout import Engine, Lengths
 from rlhf_plugin_preflight.cost.step import Layout, Work, simulate
@@ -147,6 +147,24 @@ def test_what_sampling_ahead_gains_is_too_small() -> None:
     assert (round(min(published), 1), round(max(published), 1)) == (1.3, 2.8)
     assert (round(min(simulated), 1), round(max(simulated), 1)) == (1.0, 2.1)
     assert all(ours < theirs for ours, theirs in zip(simulated, published, strict=True))
+
+
+EXPERTS = {
+    "model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,
+    "num_key_value_heads": 2, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "vocab_size": 99,
+}  # fmt: skip
+
+
+def test_a_round_reads_the_experts_that_its_tokens_take(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(EXPERTS))
+    shape = shape_of(ModelConfig.model_validate({"path": str(tmp_path)}))
+    assert (shape.attention, shape.kv, shape.picked) == (128, 2 * 2 * 2 * 32 * 2, 0.25)
+    assert shape.experts == 2 * 8 * 3 * 64 * 16
+    assert shape.active == shape.parameters - 0.75 * shape.experts
+    assert shape.read(1) == pytest.approx(2 * shape.active)
+    assert shape.read(1) < shape.read(4) < shape.read(100) == pytest.approx(2 * shape.parameters, rel=1e-6)
+    said = CliRunner().invoke(cli, [*RUN[:3], "--model", str(tmp_path)], catch_exceptions=False).output
+    assert "a mixture of experts: a lower bound" in said
 
 
 RUN = ("simulate", "--algo", "grpo", "--model", "qwen3-8b")

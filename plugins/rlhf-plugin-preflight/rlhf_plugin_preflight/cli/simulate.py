@@ -105,6 +105,8 @@ def simulate(
         f"{work.lengths.mean:,.0f} tokens on average and at most {work.lengths.limit:,}\n"
     )
     table(HEADERS, [cells(layout, step) for layout, step in steps])
+    if shape.experts:
+        click.echo("\na mixture of experts: a lower bound (rlhf simulate --published)")
 
 
 def show_published(as_json: bool) -> None:

@@ -89,16 +89,17 @@ def shape_of(config: ModelConfig) -> Shape:
     model = on_meta(described, config)
     heads = int(getattr(text, "num_attention_heads", 1) or 1)
     width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
-    count = next(
-        (int(n) for k in ("num_experts", "num_local_experts", "n_routed_experts") if (n := getattr(text, k, 0))), 0
-    )
-    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name) if count else 0
+    cached = 2 * width * int(getattr(text, "num_key_value_heads", None) or heads)
+    if getattr(text, "kv_lora_rank", None):  # latent attention (DeepSeek V2, arXiv 2405.04434, section 2.1)
+        cached = int(text.kv_lora_rank) + int(text.qk_rope_head_dim)
+    counts = (getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    count = next((int(n) for n in counts if n), 0)
     return Shape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=int(text.num_hidden_layers),
         attention=heads * width,
         hidden=int(text.hidden_size),
-        kv=2 * SERVED * width * int(getattr(text, "num_key_value_heads", None) or heads) * int(text.num_hidden_layers),
-        experts=experts,
+        kv=SERVED * cached * int(text.num_hidden_layers),
+        experts=sum(p.numel() for name, p in model.named_parameters() if count and ".experts." in name),
         picked=int(getattr(text, "num_experts_per_tok", 1) or 1) / count if count else 1.0,
     )
