@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ def ran(folder: Path, lines: list[str], python: str) -> dict[str, list[list[str]
         (folder / name).chmod(0o755)
     environment = {**os.environ, "FOLDER": str(folder), "PATH": f"{folder}:{os.environ['PATH']}", "VLLM_PYTHON": python,
                    "HOST_0": "a", "HOST_1": "b", "SHARED": "/s", "MACHINE": "0"}  # fmt: skip
-    subprocess.run(["bash", "-euc", "\n".join([*lines, "wait"])], env=environment, check=True)
+    ends = lines[-1].startswith("kill")  # servers; the stubs have ended
+    subprocess.run(["bash", "-euc", "\n".join([*lines[: len(lines) - ends], "wait"])], env=environment, check=True)
     return {
         name: sorted(file.read_text().splitlines() for file in folder.glob(f"{name}-*"))
         for name in ("server", "rlhf", "torchrun")
@@ -131,6 +133,7 @@ def test_every_command_is_one_that_a_shell_and_a_dry_run_take(tmp_path: Path, se
         assert cards == os.environ.get("CUDA_VISIBLE_DEVICES", "")
         assert words[-2:] == ["--nproc", str(train)]
         dry_run(words)
+    assert found[3]["commands"][-1] == "kill $(jobs -p)"
     started = ran(tmp_path / "3", found[3]["commands"], str(tmp_path / "3" / "server"))
     ((of_server, *server),), ((of_run, *words),) = started["server"], started["rlhf"]
     assert (of_server, of_run) == ("3", "0,1,2")
@@ -140,6 +143,22 @@ def test_every_command_is_one_that_a_shell_and_a_dry_run_take(tmp_path: Path, se
     ((_, *words),) = ran(tmp_path / "4", found[4]["commands"], "")["rlhf"]
     with pytest.raises(ConfigError, match="vLLM is not installed beside the toolkit"):
         dry_run(words)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_printed_command_trains_two_ranks_with_a_server_on_each_other_card(tmp_path: Path) -> None:
+    """Servers are stand-ins, on processes of this machine that are shown these cards."""
+    few = ("trainer.steps=1", "trainer.sampling.max_tokens=8", "strategy.device=cpu", "trainer.precision=fp32")
+    row = splits(*(word for setting in few for word in ("--set", setting)))[2]
+    (line,) = row["commands"]
+    cache = "--set \"rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'\" --set trainer.gold_samples=0 --run-dir run"
+    environment = {**os.environ, "VLLM_PYTHON": _servers.environment(tmp_path / "vllm")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", f"{line} {cache}"], env=environment, cwd=tmp_path, check=True)
+    cards = {call["cards"] for call in _servers.calls(tmp_path / "vllm") if call["call"] == "generate"}
+    assert cards == {"2", "3"}
+    assert (tmp_path / "run" / "final").is_dir()
 
 
 @pytest.mark.slow

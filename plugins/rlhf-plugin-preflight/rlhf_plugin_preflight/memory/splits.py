@@ -209,12 +209,15 @@ def _said(error: UserError) -> str:
 
 
 def commands(split: Split, question: Question) -> list[str]:
-    """Lines of shell: those that start servers, then the run's."""
+    """Lines of shell: those that start servers, the run's, and the one that ends the servers."""
     train, each = split.engine.train, question.per_machine
     words = f"{shlex.join(question.words)} {expanded([w for s in split.settings for w in ('--set', s)])}"
     if question.cards <= each:
-        cards = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(train)))} " if split.engine.start else ""
-        return [*split.engine.start, f"{cards}rlhf train {words} --nproc {train}"]
+        if not split.engine.start:
+            return [f"rlhf train {words} --nproc {train}"]
+        cards = ",".join(map(str, range(train)))
+        run = f"CUDA_VISIBLE_DEVICES={cards} rlhf train {words} --nproc {train}"
+        return [*split.engine.start, run, "kill $(jobs -p)"]
     started = f"torchrun --nnodes {train // each} --nproc-per-node {each} --node-rank $MACHINE --master-addr $HOST_0"
     module = "--master-port 29500 -m rlhf_core.cli.main train"
     return [*split.engine.start, f'{started} {module} {words} --run-dir "$SHARED/run"']
