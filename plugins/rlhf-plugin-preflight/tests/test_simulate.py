@@ -82,6 +82,21 @@ def test_a_batch_ahead_hides_the_shorter_of_rollout_and_update() -> None:
     assert ahead.idle < turns.idle
 
 
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        ({"train": 8, "tensor": 3}, "engines of 3 GPUs do not divide the 8"),
+        ({"train": 8, "together": 3}, "3 GPUs for one sequence do not divide"),
+        ({"train": 8, "staleness": 1}, "nothing is sampled ahead"),
+        ({"train": 0}, "at least 1"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(layout: dict[str, int], why: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Layout(**layout)
+    assert why in str(refused.value.why)
+
+
 def test_several_batches_ahead_hide_the_longest_completions() -> None:
     one, eight = (step(Layout(64, 64, staleness=s), lengths=Lengths(1000, 30000, 1.0)) for s in (1, 8))
     assert eight.rollout < one.rollout / 2
@@ -192,7 +207,7 @@ def test_a_run_says_what_is_simulated() -> None:
         (("--gpus", "8,many"), "are not numbers of GPUs"),
         (("--gpus", "0"), "are not numbers of GPUs"),
         (("--gpus", "1", "--serve", "0.5"), "none train"),
-        (("--gpus", "8", "--tensor", "3"), "do not divide the 8"),
+        (("--gpus", "8", "--tensor", "2"), "needs servers"),
         (("--mean-tokens", "999999"), "at most"),
         (("--gpus", "8", "--gpu", "l40s", "--model", "qwen3-32b"), "does not hold the weights"),
         (("--sync-rate", "fast"), "not an amount of memory"),

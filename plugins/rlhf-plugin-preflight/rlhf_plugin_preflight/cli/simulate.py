@@ -134,9 +134,17 @@ def counts_of(text: str) -> list[int]:
 
 
 def layout_of(count: int, serve: float, tensor: int, staleness: int, sync_rate: float) -> Layout:
-    """So many GPUs, of which a share serves in whole engines; one engine at least."""
+    """So many GPUs, of which a share serves in whole engines; one engine at least.
+
+    Raises:
+        ConfigError: nothing would train, or engines of several GPUs in the training processes.
+    """
     from rlhf_plugin_preflight.cost.step import Layout
 
+    if tensor > 1 and not serve:
+        raise ConfigError(
+            f"--tensor {tensor} needs servers", why="vLLM in a training process is on its GPU alone", fix="--serve 0.5"
+        )
     served = max(tensor, round(count * serve / tensor) * tensor) if serve else 0
     if served and served >= count:
         raise ConfigError(
