@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight.memory.engine import CardsAsked, EngineFacts, EngineLayout, EngineMemory
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Names of this machine in an address."""
@@ -122,6 +122,13 @@ class VllmConfig(ComponentConfig):
         from rlhf_plugin_vllm.memory import server_changes
 
         return server_changes(self)
+
+    @classmethod
+    def layouts(cls, asked: CardsAsked) -> Iterator[EngineLayout]:
+        """How it would use cards, for ``rlhf memory plan --splits``."""
+        from rlhf_plugin_vllm.layouts import server_layouts
+
+        return server_layouts(asked, asked.own if isinstance(asked.own, cls) else cls.model_validate({}))
 
     def preflight(self, ctx: BuildContext) -> None:
         """Ask the servers what they are, before a model is loaded."""
