@@ -113,7 +113,7 @@ def read_demonstration(reader: RowReader, record: RawRow, whole: bool = False) -
     if completion is None and reader.find(record, "messages", "conversations"):
         side = _split(_learned(reader.prompt(record), whole))
     elif completion is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
-        inner = _side(reader, record, reader.need(record, "chosen"))
+        inner = _side(reader, record, reader.need(record, "chosen"), whole)
         side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
         text = completion if completion is not None else reader.need(record, "completion", "answer")
@@ -127,18 +127,18 @@ def read_demonstration(reader: RowReader, record: RawRow, whole: bool = False) -
 def read_prompt(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], bool]:
     """(conversation up to the policy's turn, whether a final answer was cut off); of a pair the shared turns."""
     if reader.find(record, *PROMPT_COLUMNS) is None and reader.find(record, "chosen"):
-        return _side(reader, record, reader.need(record, "chosen"))[0] or reader.prompt(record), False
+        return _side(reader, record, reader.need(record, "chosen"), True)[0] or reader.prompt(record), False
     turns = reader.prompt(record)
     if len(turns) > 1 and turns[-1]["role"] == "assistant":
         return turns[:-1], True
     return turns, False
 
 
-def _side(reader: RowReader, record: RawRow, value: Any) -> Side:
-    """One side of a pair: (turns before the last, last turn)."""
+def _side(reader: RowReader, record: RawRow, value: Any, whole: bool = False) -> Side:
+    """One side of a pair: (turns before the last, last turn), up to the last that is learned unless ``whole``."""
     if isinstance(value, str):
         return Side(*transcript(value)) if _START.match(value) and _TURN.search(value) else Side((), value)
-    return _split(reader.messages(value, record))
+    return _split(_learned(reader.messages(value, record), whole))
 
 
 def _learned(turns: tuple[Message, ...], whole: bool) -> tuple[Message, ...]:

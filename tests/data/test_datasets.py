@@ -382,3 +382,16 @@ def test_a_verdict_is_of_the_last_answer_whatever_its_weight(datasets: Make, wri
     loaded = datasets(name=write("a.jsonl", [row]), heldout_fraction=0)
     assert [(r.completion, r.desirable) for r in loaded.unpaired("train")] == [("bad", False)]
     assert [r.completion for r in loaded.demonstrations("train")] == ["good"]
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_pair_whose_answer_is_not_to_be_learned_is_dropped(side: str, datasets: Make, write: Write) -> None:
+    def turns(answer: str, weight: int = 1) -> list[dict[str, Any]]:
+        last = {"role": "assistant", "content": answer, "weight": weight}
+        return [*({"role": r, "content": c} for r, c in (("user", "q"), ("assistant", "a"), ("user", "again"))), last]
+
+    kept = {"chosen": turns("good"), "rejected": turns("bad")}
+    path = write("a.jsonl", [kept, {**kept, side: turns("other", 0)}])
+    loaded = all_of(datasets, path, max_dropped_fraction=0.5)
+    assert [(p.chosen, p.rejected) for p in loaded.pairs("train")] == [("good", "bad")]
+    assert sum(loaded.counts.values()) == 1
