@@ -29,6 +29,9 @@ class FsdpConfig(ComponentConfig):
     """False keeps a layer whole until its backward."""
     sync_every_micro_batch: bool = True
     """False keeps whole gradients until the last micro-batch."""
+    sequence_parallel: int = Field(1, ge=1)
+    """Ranks that compute each micro-batch together, every rank a slice of its tokens (Ulysses), for sequences that one
+    rank cannot hold. It divides the number of ranks and the heads of attention."""
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
