@@ -203,11 +203,8 @@ class Learner:
             weights_B = getattr(batch, "weights_B", None)
             return (loss if weights_B is None else loss * weights_B).sum() / sequences
         mode = self.settings.reduction
-        denominator = {
-            "token_mean": tokens,
-            "sequence_mean": sequences,
-            "constant": sequences * self._constant_length,
-        }[mode]
+        constant = sequences * self._constant_length
+        denominator = {"token_mean": tokens, "sequence_mean": sequences, "constant": constant}[mode]
         return reduce_loss(loss, getattr(batch, "reduced_BT", batch.mask_BT), mode, denominator)
 
     @torch.no_grad()

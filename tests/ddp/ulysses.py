@@ -114,35 +114,36 @@ def far(ranks: AcceleratedStrategy, path: str, case: str, size: int) -> dict[str
 
 
 def lengths(ranks: AcceleratedStrategy, path: str, size: int) -> dict[str, list[int]]:
-    """Most tokens that a layer is given, and bytes that the graph of an update keeps beside weights, in one process and
-    on each rank; the sequence is one rank's."""
+    """:func:`held` in one process and on each rank; the sequence is one rank's."""
+    divided = Fsdp(FsdpConfig(device="cpu", sequence_parallel=size), ranks)
+    of_ranks = ranks.gather_objects(held(divided, path, ranks.rank == 0))
+    return {"one": held(LocalStrategy(), path, True), **{f"rank {n}": row for n, row in enumerate(of_ranks)}}
+
+
+def held(strategy: Any, path: str, owner: bool) -> list[int]:
+    """Most tokens that a layer is given, and bytes that the graph of an update keeps beside weights."""
     ids = tuple(range(6, 166))
     row = TrainingSample("long", ids[:40], ids[40:], np.ones(120, bool), np.ones(120, np.float32))
-    found: dict[str, list[int]] = {}
-    divided = Fsdp(FsdpConfig(device="cpu", sequence_parallel=size), ranks)
-    for name, strategy in (("one", LocalStrategy()), ("divided", divided)):
-        loaded = load_policy(ModelConfig(path=path))
-        shapes = {s for p in loaded.model.parameters() for s in (p.shape, p.shape[::-1])}
-        seen: list[int] = []
-        for layer in loaded.model.model.layers:
-            layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-        prepared, optimizer = prepare_to_learn(strategy, PolicyModule(loaded.model), CONFIG.optimizer)
-        learner = Learner(prepared, CrossEntropy(), strategy, CONFIG, 10, optimizer=optimizer)
-        share = [row] if ranks.rank == 0 or name == "one" else []
-        learner.update(share)  # what a model allows has been tried
-        seen.clear()
-        kept: dict[int, int] = {}
+    loaded = load_policy(ModelConfig(path=path))
+    shapes = {s for p in loaded.model.parameters() for s in (p.shape, p.shape[::-1])}
+    seen: list[int] = []
+    for layer in loaded.model.model.layers:
+        layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    prepared, optimizer = prepare_to_learn(strategy, PolicyModule(loaded.model), CONFIG.optimizer)
+    learner = Learner(prepared, CrossEntropy(), strategy, CONFIG, 10, optimizer=optimizer)
+    learner.update([row] if owner else [])  # what a model allows has been tried
+    seen.clear()
+    kept: dict[int, int] = {}
 
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if tensor.shape not in shapes:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.shape not in shapes:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            learner.update(share)
-        found[name] = [max(seen), sum(kept.values()), len(seen)]
-    return {"one": found["one"], **{f"rank {n}": row for n, row in enumerate(ranks.gather_objects(found["divided"]))}}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learner.update([row] if owner else [])
+    return [max(seen), sum(kept.values())]
 
 
 def main(out: str, models: str, size: str, *cases: str) -> None:

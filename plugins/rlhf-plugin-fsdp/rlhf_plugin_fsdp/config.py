@@ -64,6 +64,10 @@ class FsdpConfig(ComponentConfig):
                 why="weights of 4 bits are not divided: they stay where they are used, and as they are",
                 fix="leave it out",
             )
+        if self.sequence_parallel > 1:
+            from rlhf_plugin_fsdp.divisible import check_divisible
+
+            check_divisible(ctx, self.sequence_parallel)
         if self.offload:
             import torch
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlhf_core.config import BuildContext
 from rlhf_core.distributed import DelegatingCollectives, decoder_layers
-from rlhf_plugin_fsdp.ulysses import GroupForward, SequenceGroup
+from rlhf_plugin_fsdp.ulysses import GroupForward, SequenceGroup, causal_models
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig
@@ -76,7 +76,8 @@ class Fsdp(DelegatingCollectives):
         """Layers are gathered one by one, and the root once for all forwards."""
         initialise(module)
         try:
-            yield module if self.sequence is None else cast("Any", GroupForward(module, self.sequence))
+            group = self.sequence if causal_models(module) else None
+            yield module if group is None else cast("Any", GroupForward(module, group))
         finally:  # layers too: those that wait for a backward would keep these weights though the shards change
             for unit in _units(module):
                 unit.reshard()

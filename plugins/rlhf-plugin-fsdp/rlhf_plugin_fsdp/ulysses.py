@@ -86,7 +86,7 @@ class SequenceGroup:
     @contextmanager
     def dividing(self, module: torch.nn.Module) -> Generator[None, None, None]:
         """Inside, logprobs of the module's causal models are computed by the group; all members enter it together."""
-        models = [part for part in module.modules() if hasattr(part, "get_output_embeddings")]
+        models = causal_models(module)
         for model in models:
             model.__dict__[DIVIDED] = self.logprobs
         try:
@@ -103,6 +103,7 @@ class SequenceGroup:
         targets_N: torch.Tensor,
         wanted: Sequence[int] | None,
         share_prefix: bool,
+        packed: bool,
         options: Mapping[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``(logprobs_N, entropy_N or None)`` of the wanted completion tokens, on every member, with gradient.
@@ -110,7 +111,7 @@ class SequenceGroup:
         Raises:
             ModelError: the model cannot be packed, or changes its logits after its head.
         """
-        check_structure(model)
+        check_structure(model, packed)
         parts, row = trunk_and_head(model), packing.pack(prompts, completions, share_prefix)
         own, device = slice_row(row, self.size, self.member), targets_N.device
         places = row.target_positions if wanted is None else [row.target_positions[n] for n in wanted]
@@ -154,10 +155,15 @@ class SequenceGroup:
         return parts.transpose(0, 1).flatten(1, 2)[None]
 
 
-def check_structure(model: torch.nn.Module) -> None:
-    """Refuse a model of which tokens could meet elsewhere than in attention."""
+def causal_models(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Transformers' causal models in a module, whose sequences can be divided."""
+    return [part for part in module.modules() if getattr(part, "get_output_embeddings", lambda: None)() is not None]
+
+
+def check_structure(model: torch.nn.Module, packed: bool) -> None:
+    """Refuse a model whose tokens could meet elsewhere than in attention, which packed rows would show."""
     allows = structure(model)
-    if not (allows.split and allows.pack):
+    if not (allows.split and allows.pack and packed):
         raise ModelError(
             f"strategy.sequence_parallel cannot divide the sequences of {type(base_model(model)).__name__}",
             why="packed rows gave other hidden states than single sequences"
