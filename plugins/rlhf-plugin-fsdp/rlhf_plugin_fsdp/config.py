@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -35,6 +36,12 @@ class FsdpConfig(ComponentConfig):
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def rehearsed(self, module: Any) -> AbstractContextManager[None]:
+        """Context in which one process computes what a rank of a group does, for a memory plan."""
+        from rlhf_plugin_fsdp.ulysses import Rehearsal
+
+        return Rehearsal(self.sequence_parallel).dividing(module) if self.sequence_parallel > 1 else nullcontext()
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse what cannot be laid out on these ranks, and runs that shards were not compared for."""

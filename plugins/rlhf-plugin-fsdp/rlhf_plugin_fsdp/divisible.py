@@ -91,15 +91,16 @@ def _check_heads(path: str, settings: Mapping[str, Any], size: int) -> None:
 
 
 def _model_settings(ctx: BuildContext) -> Mapping[str, Any]:
-    """``config.json`` of the text model; {} for one of the hub that a dry run does not fetch."""
-    source = resolve_model(ctx.config.model.path)
-    if source.local:
-        settings = json.loads((Path(source.path) / "config.json").read_text("utf-8"))
-        more = {"modality": True} if (Path(source.path) / "modality.json").is_file() else {}
-    elif ctx.dry_run:
-        return {}
-    else:
-        from transformers import PreTrainedConfig
+    """``config.json`` of the text model; {} where it is on the hub and not here: the first forward finds the rest."""
+    source, revision = resolve_model(ctx.config.model.path), ctx.config.model.revision
+    folder = Path(source.path)
+    if not source.local:
+        from huggingface_hub import try_to_load_from_cache
 
-        settings, more = PreTrainedConfig.get_config_dict(source.path, revision=ctx.config.model.revision)[0], {}
+        file = try_to_load_from_cache(source.path, "config.json", revision=revision)
+        if not isinstance(file, str):
+            return {}
+        folder = Path(file).parent
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    more = {"modality": True} if (folder / "modality.json").is_file() else {}
     return {**settings, **(settings.get("text_config") or {}), **more}

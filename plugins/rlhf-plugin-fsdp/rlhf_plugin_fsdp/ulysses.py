@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from rlhf_core.distributed import LocalStrategy
 from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.models import ModelError, on_device
 from rlhf_core.models.layers import packing
@@ -155,6 +156,13 @@ class SequenceGroup:
         return parts.transpose(0, 1).flatten(1, 2)[None]
 
 
+class Rehearsal(SequenceGroup):
+    """The last rank of a group without the others, for a memory plan: what it is sent is what it sent."""
+
+    def __init__(self, size: int) -> None:
+        self.ranks, self.size, self.member, self.group = LocalStrategy(), size, size - 1, None
+
+
 def causal_models(module: torch.nn.Module) -> list[torch.nn.Module]:
     """Transformers' causal models in a module, whose sequences can be divided."""
     return [part for part in module.modules() if getattr(part, "get_output_embeddings", lambda: None)() is not None]
@@ -192,6 +200,8 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parts: torch.Tensor, group: Any) -> torch.Tensor:
         ctx.group = group
+        if group is None:
+            return parts.clone(memory_format=torch.contiguous_format)
         received = torch.empty_like(parts, memory_format=torch.contiguous_format)
         dist.all_to_all_single(received, parts.contiguous(), group=group)
         return received
@@ -207,7 +217,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
         ctx.group, total = group, values.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
+        if group is not None:
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod

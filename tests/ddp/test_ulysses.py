@@ -1,0 +1,99 @@
+"""``strategy.sequence_parallel`` equals one process, and no rank holds a whole sequence; without exchanges it does
+not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from rlhf_core.models import ModelConfig, load_tokenizer
+
+SCRIPT = Path(__file__).parent / "ulysses.py"
+TWO = ("sft", "sft, lora, checkpointing", "dpo", "dpo, lora", "grpo, lora, checkpointing", "grpo, by tokens")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers of four heads; Qwen3 has half as many of keys and values, and its embedding is its head."""
+    folder, tokenizer = tmp_path_factory.mktemp("models"), load_tokenizer(ModelConfig())
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+    }
+    torch.manual_seed(1)
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=4))
+    qwen3 = Qwen3ForCausalLM(Qwen3Config(**sizes, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True))
+    for name, model in (("llama", llama), ("qwen3", qwen3)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def found(folder: Path, models: Path, ranks: int, size: int, *cases: str) -> dict[str, Any]:
+    """What the script finds on so many ranks, in groups of ``size``."""
+    out = folder / "found.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(out), str(models), str(size), *cases],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(out.read_text())
+
+
+def check_equal(numbers: dict[str, float]) -> None:
+    assert numbers.pop("moved") > 1e-3
+    assert max(numbers.values()) < 1e-5, numbers
+
+
+def check_divided(numbers: dict[str, list[int]], size: int) -> None:
+    """The longest slice, and half as much again as a rank's share of bytes: one rank has all learned tokens."""
+    (length, whole), of_ranks = numbers.pop("one"), numbers.values()
+    assert [row[0] for row in of_ranks] == [-(-length // size)] * size
+    assert max(row[1] for row in of_ranks) < 1.5 * whole / size
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_two_ranks_equal_one_process_and_hold_half(models: Path, tmp_path: Path) -> None:
+    cases = [f"{family}: {kind}" for family, kind in zip(("llama", "qwen3") * 3, TWO, strict=True)]
+    numbers = found(tmp_path, models, 2, 2, "llama: lengths", "qwen3: without exchange, sft", *cases)
+    check_divided(numbers.pop("llama: lengths"), 2)
+    apart = numbers.pop("qwen3: without exchange, sft")
+    assert apart["after"] > 1e-3, "attention to one's own slice alone is not the same"
+    assert len(numbers) == len(TWO)
+    for row in numbers.values():
+        check_equal(row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_four_ranks_equal_one_process_with_keys_and_values_repeated(models: Path, tmp_path: Path) -> None:
+    numbers = found(tmp_path, models, 4, 4, "qwen3: lengths", "qwen3: sft, lora", "qwen3: grpo", "llama: dpo")
+    check_divided(numbers.pop("qwen3: lengths"), 4)
+    assert len(numbers) == 3
+    for row in numbers.values():
+        check_equal(row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_two_groups_of_two_ranks_equal_one_process(models: Path, tmp_path: Path) -> None:
+    """One of which has samples for its first rank alone, the other for its last."""
+    numbers = found(tmp_path, models, 4, 2, "qwen3: grpo, by tokens", "llama: sft, checkpointing")
+    for row in numbers.values():
+        check_equal(row)
