@@ -24,6 +24,7 @@ from rlhf_core.distributed.group import borrow_dummy_sample
 from rlhf_core.models import ModelError, on_device
 from rlhf_core.models.layers import packing
 from rlhf_core.models.layers.chunked_head import head_logprobs
+from rlhf_core.models.layers.prefix_sharing import distinct
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.layers.trunk_and_head import Ids, base_model, trunk_and_head
 from rlhf_core.training.forward import structure
@@ -113,7 +114,8 @@ class SequenceGroup:
             ModelError: the model cannot be packed, or changes its logits after its head.
         """
         check_structure(model, packed)
-        parts, row = trunk_and_head(model), packing.pack(prompts, completions, share_prefix)
+        share = share_prefix and len(distinct(prompts)[0]) < len(prompts)  # one segment needs no mask, two do
+        parts, row = trunk_and_head(model), packing.pack(prompts, completions, share)
         own, device = slice_row(row, self.size, self.member), targets_N.device
         places = row.target_positions if wanted is None else [row.target_positions[n] for n in wanted]
         targets_N = targets_N if wanted is None else targets_N[on_device(wanted, device)]
