@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rlhf_core.models import ModelConfig, load_tokenizer
 
@@ -19,9 +19,32 @@ SCRIPT = Path(__file__).parent / "ulysses.py"
 TWO = ("sft", "sft, lora, checkpointing", "dpo", "dpo, lora", "grpo, lora, checkpointing", "grpo, by tokens")
 
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 4},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 6},
+    "gemma3_text": {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "qwen2": {"num_key_value_heads": 2},
+    "phi3": {"num_key_value_heads": 2, "pad_token_id": 0},
+    "olmo2": {"num_key_value_heads": 4},
+    "granite": {"num_key_value_heads": 2},
+    "smollm3": {"num_key_value_heads": 2, "pad_token_id": 0},
+    "gpt_neox": {},
+    "gpt2": {},
+}
+"""Two layers of four heads; Qwen3 has half as many of keys and values, and its embedding is its head."""
+
+FAMILIES_OF_WINDOWS = ("mistral", "gemma3_text")
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers of four heads; Qwen3 has half as many of keys and values, and its embedding is its head."""
+    """A folder with a random model of each family."""
     folder, tokenizer = tmp_path_factory.mktemp("models"), load_tokenizer(ModelConfig())
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -31,12 +54,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "num_attention_heads": 4,
         "max_position_embeddings": 256,
     }
-    torch.manual_seed(1)
-    llama = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=4))
-    qwen3 = Qwen3ForCausalLM(Qwen3Config(**sizes, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True))
-    for name, model in (("llama", llama), ("qwen3", qwen3)):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+    for family, more in FAMILIES.items():
+        torch.manual_seed(1)
+        config = CONFIG_MAPPING[family](**sizes, **more, bos_token_id=1, eos_token_id=2)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder / family)
+        tokenizer.save_pretrained(folder / family)
     return folder
 
 
@@ -76,6 +98,15 @@ def test_two_ranks_equal_one_process_and_hold_half(models: Path, tmp_path: Path)
     apart = numbers.pop("qwen3: without exchange, sft")
     assert apart["after"] > 1e-3, "attention to one's own slice alone is not the same"
     assert len(numbers) == len(TWO)
+    for row in numbers.values():
+        check_equal(row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+@pytest.mark.parametrize("families", [FAMILIES_OF_WINDOWS, pytest.param(tuple(FAMILIES), marks=pytest.mark.long)])
+def test_families_with_and_without_windows(families: tuple[str, ...], models: Path, tmp_path: Path) -> None:
+    numbers = found(tmp_path, models, 2, 2, *(f"{family}: grpo" for family in families))
     for row in numbers.values():
         check_equal(row)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def _model_settings(ctx: BuildContext) -> Mapping[str, Any]:
     if not source.local:
         from huggingface_hub import try_to_load_from_cache
 
-        file = try_to_load_from_cache(source.path, "config.json", revision=revision)
+        file = None
+        with suppress(ValueError):  # not an id of the hub, but a shape in a memory plan's words
+            file = try_to_load_from_cache(source.path, "config.json", revision=revision)
         if not isinstance(file, str):
             return {}
         folder = Path(file).parent
