@@ -128,3 +128,45 @@ def test_two_groups_of_two_ranks_equal_one_process(models: Path, tmp_path: Path)
     numbers = found(tmp_path, models, 4, 2, "qwen3: grpo, by tokens", "llama: sft, checkpointing")
     for row in numbers.values():
         check_equal(row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_a_run_on_two_ranks_equals_one_process(models: Path, tmp_path: Path) -> None:
+    """GRPO with LoRA and a KL penalty; a penalty on long completions is what the random model learns from."""
+    divided = ("strategy=fsdp", "strategy.sequence_parallel=2")
+    whole, of_ranks = trained(tmp_path / "one", models, 1), trained(tmp_path / "two", models, 2, *divided)
+    assert len(whole) == 2
+    assert min(row["grad_norm"] for row in whole) > 1e-3
+    assert whole[1]["kl"] > 1e-6
+    for row, want in zip(of_ranks, whole, strict=True):
+        for name in ("loss", "grad_norm", "kl", "reward/mean", "entropy"):
+            assert row[name] == pytest.approx(want[name], abs=1e-5), name
+
+
+def trained(folder: Path, models: Path, ranks: int, *settings: str) -> list[dict[str, float]]:
+    """Metrics of the updates of a run."""
+    settings = (
+        "trainer.steps=2",
+        "trainer.eval_samples=0",
+        "trainer.rollout_batch_size=32",
+        "trainer.sampling.max_tokens=24",
+        "trainer.overlong.cache=23",
+        "trainer.kl.coefficient=0.1",
+        "trainer.precision=fp32",
+        "trainer.optimizer.learning_rate=1e-3",
+        "model.lora.r=4",
+        *settings,
+    )
+    command = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    command += ["--model", str(models / "qwen3"), "--nproc", str(ranks), "--run-dir", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_core.cli.main", *command, *(w for s in settings for w in ("--set", s))],
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "grad_norm" in row]
