@@ -172,13 +172,16 @@ def causal_models(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 def check_structure(model: torch.nn.Module, packed: bool) -> None:
     """Refuse a model whose tokens could meet elsewhere than in attention, which packed rows would show."""
-    allows = structure(model)
-    if not (allows.split and allows.pack and packed):
+    allows, base = structure(model), base_model(model)
+    reasons = {
+        "its logits are not its head applied to its trunk's hidden states": not allows.split,
+        "packing is off, or packed rows gave other hidden states than single sequences": not (allows.pack and packed),
+        "routers of experts are watched, row by row": "watch_rows" in base.__dict__,
+    }
+    if why := next((why for why, applies in reasons.items() if applies), ""):
         raise ModelError(
-            f"strategy.sequence_parallel cannot divide the sequences of {type(base_model(model)).__name__}",
-            why="packed rows gave other hidden states than single sequences"
-            if allows.split
-            else "its logits are not its head applied to its trunk's hidden states",
+            f"strategy.sequence_parallel cannot divide the sequences of {type(base).__name__}",
+            why=why,
             fix="leave strategy.sequence_parallel out",
         )
 

@@ -12,7 +12,7 @@ import pytest
 from transformers import BertConfig, BertLMHeadModel
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelConfig, ModelError
+from rlhf_core.models import ModelConfig, ModelError, load_policy
 from rlhf_core.models.layers.packing import Row, pack
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.rl import OnlineTrainerConfig
@@ -97,6 +97,16 @@ def test_a_model_that_is_not_packed_is_refused_by_what_it_computes() -> None:
     sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     with pytest.raises(ModelError, match="cannot divide the sequences of BertLMHeadModel"):
         check_structure(BertLMHeadModel(BertConfig(vocab_size=30, **sizes)), True)
+
+
+def test_what_is_found_off_or_watched_is_refused() -> None:
+    model = load_policy(ModelConfig()).model
+    check_structure(model, True)
+    with pytest.raises(ModelError, match="packing is off"):
+        check_structure(model, False)
+    model.__dict__["watch_rows"] = None
+    with pytest.raises(ModelError, match="routers of experts"):
+        check_structure(model, True)
 
 
 def test_slices_are_equally_long_and_lie_end_to_end() -> None:
