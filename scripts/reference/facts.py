@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,38 @@ def states() -> str:
     """The table of training states, as `rlhf memory plan --table` has it."""
     from rlhf_plugin_preflight.memory.states import states_of, table_of
 
-    headers, rows = table_of(states_of(PUBLISHED))
+    return written(*table_of(states_of(PUBLISHED)))
+
+
+def written(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table between a fact's marks."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
+def published_steps() -> str:
+    """The simulation beside step times that others published, as `rlhf simulate --published` has it."""
+    from rlhf_plugin_preflight.cost.published import HEADERS, rows
+
+    return written(HEADERS, [row.cells() for row in rows()])
+
+
+def simulated_steps() -> str:
+    """Steps of the configurations for eight cards, in turn and a batch ahead, on 1 to 1,024 GPUs."""
+    from rlhf_core.models import ModelConfig
+    from rlhf_plugin_preflight.cli.simulate import HEADERS, cells, layout_of, work_of
+    from rlhf_plugin_preflight.cost.hardware import gpu_of, shape_of
+    from rlhf_plugin_preflight.cost.published import FACTORS
+    from rlhf_plugin_preflight.cost.step import simulate
+
+    file = ROOT / "configs" / "qwen3_8b_grpo_colocated_8gpu.yaml"
+    work = work_of(resolve(Registry(disabled=()), files=[str(file)]), 3000, 0.7, 512, 0.0)
+    shape = shape_of(ModelConfig.model_validate({"path": "qwen3-8b"}))
+    layouts = [layout_of(count, 0, 1, 0, 0) for count in (1, 8, 64, 512, 1024)]
+    layouts += [layout_of(count, 0.5, 1, 1, 2_000_000_000) for count in (8, 64, 512, 1024)]
+    return written(
+        HEADERS, [cells(layout, simulate(shape, gpu_of("h100"), work, layout, FACTORS)) for layout in layouts]
+    )
 
 
 def one_card() -> str:
@@ -84,5 +113,7 @@ FACTS: Mapping[str, Callable[[], str]] = {
     "training_states": states,
     "one_card": one_card,
     "long_contexts": long_contexts,
+    "published_steps": published_steps,
+    "simulated_steps": simulated_steps,
     "kept_references": lambda: listed(filter(keeps_reference, names("trainer"))),
 }

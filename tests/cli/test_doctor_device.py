@@ -23,7 +23,7 @@ from rlhf_core.training.forward import Structure
 from rlhf_core.types.errors import RlhfError
 from rlhf_core.types.tree import SHARDED
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_preflight.device import forwards, runs
+from rlhf_plugin_preflight.device import casts, forwards, runs
 from rlhf_plugin_preflight.device.report import Comparison, Report
 from rlhf_plugin_preflight.device.runs import difference, has_device, strategies
 
@@ -276,6 +276,7 @@ def only(monkeypatch: pytest.MonkeyPatch, forward: Any, trainings: Any) -> None:
     """A check of one forward and one training."""
     monkeypatch.setattr(forwards, "compare_forwards", forward)
     monkeypatch.setattr(forwards, "compare_engine", lambda *args: iter(()))
+    monkeypatch.setattr(casts, "compare_casts", lambda *args: iter(()))
     monkeypatch.setattr(runs, "compare_runs", trainings)
     monkeypatch.setattr("rlhf_core.models.load.load_policy", lambda config: None)
     monkeypatch.setattr("rlhf_core.models.layers.matmul.use_matmul_backend", lambda kind: None)

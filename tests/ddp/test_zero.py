@@ -57,5 +57,6 @@ def test_zero_equals_one_process(extent: str, tmp_path: Path) -> None:
         distances = {name: gap for name, gap in found["updates"].items() if name.endswith(what)}
         assert len(distances) == (14 if every else 6)
         assert max(distances.values()) < 5e-5, distances
+    assert 0 < found["casts"]["alive"] <= found["casts"]["layer"], "stage 3 holds the casts of one layer"
     assert len(found["handed over"]) == 4
     assert max(found["handed over"].values()) < 1e-6, "moments pass from one layout to the next bit for bit"

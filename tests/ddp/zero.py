@@ -51,6 +51,7 @@ from rlhf_plugin_grpo.loss import GrpoClip
 from rlhf_plugin_ppo.config import CriticSettings
 from rlhf_plugin_ppo.critic import make_critic
 from rlhf_plugin_ppo.loss import WithValues
+from rlhf_plugin_preflight.device.casts import Casts, largest
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule
@@ -345,6 +346,16 @@ def training_from(strategy: Any, weights: dict[str, torch.Tensor]) -> Training:
     return Training(prepared, learner, optimizer, None)
 
 
+def casts(ranks: AcceleratedStrategy) -> dict[str, int]:
+    """Bytes of weights in bfloat16 that are alive at once in an update of stage 3, and those of a layer's matrices."""
+    strategy, kind = strategy_of(ranks, stage=3), "grpo, bf16, checkpointing"
+    samples, made = samples_of(kind), training(strategy, kind)
+    plain = policy(frozenset()).model
+    with Casts(plain) as seen:
+        made.learner.update(samples[:4] if ranks.rank == 0 else samples[4:])
+    return {"alive": seen.most, "layer": largest(plain.model.layers[0])}
+
+
 def main(out: str, extent: str) -> None:
     """All of it, or what is ``brief``."""
     brief = extent == "brief"
@@ -356,6 +367,7 @@ def main(out: str, extent: str) -> None:
         "few kept": few_kept(ranks),
         "updates": updates(ranks, BRIEF if brief else RUNS),
         "handed over": to_device_async(ranks),
+        "casts": casts(ranks),
     }
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.cli.train import train as train_command
 from rlhf_core.config import run as run_config
@@ -28,6 +26,8 @@ from rlhf_core.runs.launch.run import set_up_torch
 from rlhf_core.training.forward import completion_logprobs, structure
 from rlhf_core.types.errors import ConfigError
 from rlhf_plugin_native.sampling import sampling_forwards
+from rlhf_plugin_preflight.device.casts import Casts, compare_casts
+from rlhf_plugin_preflight.device.report import Comparison
 
 from .conftest import ONLINE, Train
 
@@ -185,40 +185,21 @@ def test_an_automatic_precision_reaches_the_model(train: Train, monkeypatch: pyt
     assert seen == ["fp32", "bf16"]
 
 
-class _Casts(TorchDispatchMode):
-    """Counts casts of matrices to bfloat16, and the bytes of those that are alive."""
+def test_a_checkpointed_update_keeps_no_casts_of_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row() -> Comparison:
+        return next(compare_casts("pocket", torch.device("cpu")))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count, self.alive, self.most = 0, 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        cast = func in (torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype) and out.dtype == torch.bfloat16
-        if cast and isinstance(args[0], torch.nn.Parameter) and out.ndim == 2:
-            self.count, self.alive = self.count + 1, self.alive + out.nbytes
-            self.most = max(self.most, self.alive)
-            weakref.finalize(out.untyped_storage(), self._gone, out.nbytes)
-        return out
-
-    def _gone(self, size: int) -> None:
-        self.alive -= size
-
-
-def test_a_checkpointed_update_keeps_no_casts_of_layers_that_are_done() -> None:
-    model = load_policy(ModelConfig(gradient_checkpointing=True)).model
-    set_precision(model, "bf16")
-    layer = sum(p.nbytes // 2 for p in model.model.layers[0].parameters() if p.ndim == 2)
-    with _Casts() as casts:
-        model.model(torch.arange(12)[None]).last_hidden_state.sum().backward()
-    assert casts.count == 2 * 7 * len(model.model.layers), "seven matrices of each layer, forward and recomputed"
-    assert 0 < casts.most <= layer
+    assert row().verdict == "agrees"
+    assert not row().detail.startswith("0 MB")
+    cached = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda *args, cache_enabled: cached(*args, cache_enabled=True))
+    assert row().verdict == "differs"
 
 
 def test_decoding_casts_each_weight_once() -> None:
     model = load_policy(ModelConfig()).model
     set_precision(model, "bf16")
-    with sampling_forwards(model), torch.no_grad(), _Casts() as casts:
+    with sampling_forwards(model), torch.no_grad(), Casts(model) as casts:
         for _ in range(3):
             model.model(torch.arange(12)[None])
     assert casts.count == 7 * len(model.model.layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.config import BuildContext, ConfigError
@@ -30,7 +31,8 @@ def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
             why="a completion of one turn is aligned, not an episode of several",
             fix="--set agent=single_turn, or a teacher with the student's tokenizer",
         )
-    if not resolve_model(ctx.config.model.path).local or not (settings.url or resolve_model(settings.path).local):
+    alone = not settings.path or tokenizer_alone(settings)
+    if not resolve_model(ctx.config.model.path).local or not (alone or resolve_model(settings.path).local):
         return  # of the hub: looked at once it is loaded
     tokenizer = load_tokenizer(ctx.config.model)
     if settings.top_k >= len(tokenizer):
@@ -39,13 +41,41 @@ def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
             fix="--set trainer.teacher.top_k=0 compares all, or give fewer",
         )
     if settings.path:
-        check_tokenizer(settings, load_tokenizer(ModelConfig(path=settings.path)), ctx)
+        tokenizer = teacher_tokenizer(settings)
+        check_tokenizer(settings, tokenizer, ctx)
+    if not settings.url:
         return
     server = TeacherServer(settings)
     try:
         server.check(tokenizer)
     finally:
         server.close()
+
+
+def tokenizer_alone(settings: TeacherSettings) -> bool:
+    """Whether ``path`` is a folder without weights, which a server has."""
+    folder = Path(settings.path).expanduser()
+    return bool(settings.url) and folder.is_dir() and not any(folder.glob("*.safetensors"))
+
+
+def teacher_tokenizer(settings: TeacherSettings) -> Any:
+    """The tokenizer at ``path``.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if not tokenizer_alone(settings):
+        return load_tokenizer(ModelConfig(path=settings.path))
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(Path(settings.path).expanduser())
+    except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
+        raise ModelError(
+            f"trainer.teacher.path: '{settings.path}' holds no tokenizer that can be read",
+            why=f"{type(error).__name__}: {error}",
+            fix="save that of the server's model: tokenizer.save_pretrained(folder)",
+        ) from error
 
 
 def check_tokenizer(settings: TeacherSettings, tokenizer: Any, ctx: BuildContext) -> None:

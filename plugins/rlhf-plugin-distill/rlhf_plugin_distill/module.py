@@ -36,6 +36,8 @@ class DistillSample(TrainingSample):
     """Their log-probabilities and, last, that of all others together: ``[T, K + 1]``."""
     teacher_completion: tuple[int, ...] = ()
     """Of a teacher with another tokenizer: its tokens of the completion."""
+    teacher_logprobs_M: tuple[float, ...] = ()
+    """What a server says of these."""
     spans: tuple[Span, ...] = ()
     """Which of them are which of the student's."""
 

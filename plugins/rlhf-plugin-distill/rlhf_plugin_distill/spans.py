@@ -59,7 +59,7 @@ def align(student: Any, ids: Sequence[int], teacher: Any, room: int) -> tuple[li
     """The teacher's tokens of a completion, at most ``room``, and the spans that both have; of two ``Formatter``.
 
     The end of the student's completion is the end of the teacher's turn, a span of its own. Bytes that are no
-    character are of no span: the teacher would read others.
+    character are of no span, nor are special tokens before the end: the teacher would read others.
     """
     ends_teacher = end_tokens(teacher)
     ended = bool(ids and ends_teacher) and ids[-1] in end_tokens(student)
@@ -72,7 +72,8 @@ def align(student: Any, ids: Sequence[int], teacher: Any, room: int) -> tuple[li
     at, teacher_at = ({end: n for n, end in enumerate(e, 1) if end is not None} for e in (ends, teacher_ends))
     cuts = [0, *sorted(end for end in at.keys() & teacher_at.keys() if 0 < end <= same)]
     at[0] = teacher_at[0] = 0
-    known = [(a, b) for a, b in pairwise(cuts) if "\ufffd" not in text[a:b]]
+    special = set(student.tokenizer.all_special_ids)
+    known = [(a, b) for a, b in pairwise(cuts) if "\ufffd" not in text[a:b] and special.isdisjoint(ids[at[a] : at[b]])]
     spans = [Span(at[a], at[b], teacher_at[a], teacher_at[b]) for a, b in known]
     if ended and whole and cuts[-1] == len(text):
         spans.append(Span(len(ids) - 1, len(ids), len(teacher_ids), len(teacher_ids) + 1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -15,13 +16,15 @@ from rlhf_core.config import BuildContext
 from rlhf_core.data import DatasetError, Message, Prompt, Tool, message_text
 from rlhf_core.models import Formatter, LoadedModel, ModelConfig, load_policy, load_tokenizer, on_device
 from rlhf_core.training import TrainingSample
-from rlhf_plugin_distill.checks import check_tokenizer
+from rlhf_plugin_distill.checks import check_tokenizer, teacher_tokenizer
 from rlhf_plugin_distill.module import DistillSample, FullTeacher, Pieces, TopKTeacher, chosen_logprobs, outputs
 from rlhf_plugin_distill.server import TeacherServer
 from rlhf_plugin_distill.spans import SpanTeacher, align, no_logprobs, span_numbers
 from rlhf_plugin_distill.teacher_config import TeacherSettings
 
 Samples = Sequence[DistillSample]
+Logprobs = Callable[[float], torch.Tensor]
+"""Of a temperature: log-probabilities ``[M]``."""
 
 
 class LocalTeacher:
@@ -44,14 +47,13 @@ class LocalTeacher:
         return FullTeacher(outputs(self.model, pieces, wanted_N, paths), self.top_k)
 
 
-class OtherTokenizerTeacher(LocalTeacher):
-    """A frozen model that reads its own tokens of each completion."""
+class OtherTokenizerTeacher(ABC):
+    """Reads its own tokens of each completion."""
 
-    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
-        super().__init__(settings, ctx)
-        model = ctx.config.model
+    def __init__(self, tokenizer: Any, context: int, ctx: BuildContext) -> None:
+        model, self.context = ctx.config.model, context
         self.student = Formatter(load_tokenizer(model), model.prompt_format, model.tool_format)
-        self.formatter = Formatter(self.tokenizer, model.prompt_format, model.tool_format)
+        self.formatter = Formatter(tokenizer, model.prompt_format, model.tool_format)
 
     def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples with the teacher's tokens; what does not fit its context is left out."""
@@ -63,35 +65,70 @@ class OtherTokenizerTeacher(LocalTeacher):
             aligned.append(replace(sample, teacher_completion=tuple(ids), spans=tuple(spans)))
         return aligned
 
-    @torch.no_grad()
-    def outputs(self, samples: Samples, wanted_N: torch.Tensor, paths: Mapping[str, Any]) -> Any:
+    def outputs(self, samples: Samples, wanted_N: torch.Tensor, paths: Mapping[str, Any]) -> SpanTeacher:
         """At its own tokens; ``paths`` are the student's, and not taken."""
-        device, rows = wanted_N.device, [(s.teacher_prompt or (), s.teacher_completion) for s in samples]
-        targets_M = on_device([token for _, completion in rows for token in completion], device)
-        logprobs: Any = no_logprobs
-        if len(targets_M):
-            made = outputs(self.model, [row for row in rows if row[1]], torch.arange(len(targets_M), device=device), {})
-            vocabulary = self.model.get_input_embeddings().weight.shape[0]
-            logprobs = partial(chosen_logprobs, made, targets_M, vocabulary)
         lengths = [len(s.teacher_completion) for s in samples]
-        numbers = span_numbers([s.spans for s in samples], [s.mask_T for s in samples], lengths, device)
-        return SpanTeacher(logprobs, *numbers)
+        numbers = span_numbers([s.spans for s in samples], [s.mask_T for s in samples], lengths, wanted_N.device)
+        return SpanTeacher(self.logprobs(samples, wanted_N.device), *numbers)
+
+    @abstractmethod
+    def logprobs(self, samples: Samples, device: torch.device) -> Logprobs:
+        """Of its own tokens, row after row."""
+
+
+class LocalOtherTokenizer(OtherTokenizerTeacher):
+    """A frozen model, whole on each rank's device."""
+
+    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
+        local = LocalTeacher(settings, ctx)
+        super().__init__(local.tokenizer, local.context, ctx)
+        self.model = local.model
+
+    @torch.no_grad()
+    def logprobs(self, samples: Samples, device: torch.device) -> Logprobs:
+        """By a forward pass; the head runs once the temperature is known."""
+        rows = [(s.teacher_prompt or (), s.teacher_completion) for s in samples if s.teacher_completion]
+        if not rows:
+            return no_logprobs
+        targets_M = on_device([token for _, completion in rows for token in completion], device)
+        made = outputs(self.model, rows, torch.arange(len(targets_M), device=device), {})
+        return partial(chosen_logprobs, made, targets_M, self.model.get_input_embeddings().weight.shape[0])
+
+
+class ServedOtherTokenizer(OtherTokenizerTeacher):
+    """A server, asked before each update."""
+
+    def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
+        tokenizer = teacher_tokenizer(settings)
+        check_tokenizer(settings, tokenizer, ctx)
+        self.server = checked_server(settings, tokenizer, ctx)
+        super().__init__(tokenizer, self.server.context - 1, ctx)
+
+    def with_teacher_logprobs(self, samples: Samples) -> list[DistillSample]:
+        """The samples with the teacher's tokens, and what the server says of each."""
+        aligned = super().with_teacher_logprobs(samples)
+        asked = [s for s in aligned if s.teacher_completion]
+        pieces = [(s.teacher_prompt or (), s.teacher_completion) for s in asked]
+        told = dict(zip(map(id, asked), self.server.at_once(self.server.chosen, pieces), strict=True))
+        return [replace(s, teacher_logprobs_M=tuple(told.get(id(s), ()))) for s in aligned]
+
+    def logprobs(self, samples: Samples, device: torch.device) -> Logprobs:
+        """At temperature 1."""
+        logprobs_M = on_device([value for s in samples for value in s.teacher_logprobs_M], device, torch.float32)
+        return lambda _: logprobs_M
 
 
 class ServedTeacher:
     """A server, asked before each update."""
 
-    context = 1 << 30
-
     def __init__(self, settings: TeacherSettings, ctx: BuildContext) -> None:
-        self.server = TeacherServer(settings)
-        self.server.check(load_tokenizer(ctx.config.model))
-        ctx.session.components.attach("the teacher's server", self.server)
+        self.server = checked_server(settings, load_tokenizer(ctx.config.model), ctx)
+        self.context = self.server.context - 1  # a request samples one token more
 
     def with_teacher_logprobs(self, samples: Sequence[DistillSample]) -> list[DistillSample]:
         """The samples with what the server says of each of their tokens."""
         pieces = [teacher_pieces(s) for s in samples]
-        answers = iter(self.server.logprobs([piece for row in pieces for piece in row]))
+        answers = iter(self.server.at_once(self.server.likeliest, [piece for row in pieces for piece in row]))
         told: list[DistillSample] = []
         for sample, row in zip(samples, pieces, strict=True):
             tokens = [token for _ in row for token in next(answers)]
@@ -106,13 +143,21 @@ class ServedTeacher:
         return TopKTeacher(*(on_device(rows, wanted_N.device, None)[wanted_N] for rows in (ids_NK, logprobs_NK)))
 
 
-Teacher = LocalTeacher | ServedTeacher
+Teacher = LocalTeacher | ServedTeacher | OtherTokenizerTeacher
+
+
+def checked_server(settings: TeacherSettings, tokenizer: Any, ctx: BuildContext) -> TeacherServer:
+    """The server of a model with this tokenizer; the run closes it."""
+    server = TeacherServer(settings)
+    server.check(tokenizer)
+    ctx.session.components.attach("the teacher's server", server)
+    return server
 
 
 def open_teacher(settings: TeacherSettings, ctx: BuildContext) -> Teacher:
     """The run's teacher; a fault of it is found before the student is loaded."""
     if settings.tokenizer == "other":
-        return OtherTokenizerTeacher(settings, ctx)
+        return (ServedOtherTokenizer if settings.url else LocalOtherTokenizer)(settings, ctx)
     return ServedTeacher(settings, ctx) if settings.url else LocalTeacher(settings, ctx)
 
 

@@ -31,7 +31,7 @@ class TeacherSettings(Config):
     tokenizer: Literal["same", "other"] = "same"
     """``other``: the teacher reads its own tokens of each completion, and likelihoods of the spans of text that are
     whole tokens of both are compared, as two outcomes, the span or any other text (Minixhofer et al. 2025, approximate
-    likelihood matching). For a ``path``, and one turn."""
+    likelihood matching). For one turn. With a ``url``, ``path`` is the folder of the server's tokenizer."""
     timeout_s: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     """Seconds for one answer of a server."""
 
@@ -48,19 +48,25 @@ class TeacherSettings(Config):
 
     @model_validator(mode="after")
     def _one(self) -> TeacherSettings:
-        if self.path and self.url:
+        other = self.tokenizer == "other"
+        if self.path and self.url and not other:
             raise ConfigError("trainer.teacher has a path and a url", fix="leave one of them out")
-        if self.url and not self.top_k:
+        if self.url and not self.path and other:
+            raise ConfigError(
+                "trainer.teacher.tokenizer=other needs the tokenizer of the server's model",
+                why="the teacher reads its own chat template and its own tokens of a completion",
+                fix="--set trainer.teacher.path=FOLDER with the tokenizer; no weights are read from it",
+            )
+        if self.url and not self.top_k and not other:
             raise ConfigError(
                 "trainer.teacher.top_k=0 asks for the whole vocabulary, which a server does not give",
                 fix="--set trainer.teacher.top_k=20, and start vLLM with --max-logprobs 20 or more",
             )
-        if self.tokenizer == "other" and (self.url or self.top_k):
-            both = "url" if self.url else "top_k"
+        if other and self.top_k:
             raise ConfigError(
-                f"trainer.teacher.tokenizer=other cannot be combined with trainer.teacher.{both}",
-                why="it compares the likelihoods of spans of text, which a model in this process gives",
-                fix="--set trainer.teacher=FOLDER, without top_k",
+                "trainer.teacher.tokenizer=other cannot be combined with trainer.teacher.top_k",
+                why="it compares the likelihoods of spans of text, not of the likeliest tokens",
+                fix="leave trainer.teacher.top_k out",
             )
         if self.context and "{prompt}" not in self.context:
             raise ConfigError(

@@ -21,6 +21,8 @@ from rlhf_plugin_distill.unscored import UnscoredConfig
 from rlhf_plugin_pocket import weights_path
 from rlhf_testing import check_reward, check_trainer
 
+from .test_spans import save_byte_model
+
 Command = Callable[..., tuple[int, str]]
 SMALL = (
     "threads=1",
@@ -67,12 +69,12 @@ class Served:
     def __init__(self, folder: Path) -> None:
         loaded = load_policy(ModelConfig(path=str(folder)))
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.most, self.calls, self.fail_after, self.shift = 20, 0, 1 << 30, 0
+        self.most, self.calls, self.fail_after, self.shift, self.context = 20, 0, 1 << 30, 0, 512
         served = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.answer({"data": [{"id": "teacher"}]})
+                self.answer({"data": [{"id": "teacher", "max_model_len": served.context}]})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -103,12 +105,12 @@ class Served:
     @torch.no_grad()
     def logprobs(self, body: Any) -> list[Any]:
         rows = self.model(input_ids=torch.tensor([body["prompt"]])).logits[0].log_softmax(-1)
-        rows = [None, *rows[:-1]]
-        best = [None if row is None else row.topk(min(self.most, body["prompt_logprobs"])) for row in rows]
-        return [
-            None if one is None else {str(i): {"logprob": p} for p, i in zip(one.values.tolist(), one.indices.tolist())}
-            for one in best
-        ]
+        count = min(self.most, body["prompt_logprobs"])
+        given = [None]
+        for row, token in zip(rows[:-1], body["prompt"][1:]):
+            ids = [token, *row.topk(count).indices.tolist()]
+            given.append({str(i): {"logprob": row[i].item()} for i in ids})
+        return given
 
 
 @pytest.fixture
@@ -169,10 +171,37 @@ def test_a_server_teaches_as_its_model_does(
     assert losses[0][0] > 0
 
 
+@pytest.mark.parametrize("algo", ["distill", "distill_offline"])
+def test_a_server_of_another_tokenizer_teaches_as_its_model_does(algo: str, command: Command, tmp_path: Path) -> None:
+    folder, losses = save_byte_model(tmp_path / "bytes"), list[list[float]]()
+    served = Served(folder)
+    size = () if algo == "distill" else ("trainer.max_steps=2", "trainer.batch_size=8", "trainer.eval_samples=2")
+    other = (f"trainer.teacher.path={folder}", "trainer.teacher.tokenizer=other", *size)
+    for n, more in enumerate(((), (f"trainer.teacher.url={served.url}",))):
+        if more:  # its tokenizer alone is read
+            (folder / "model.safetensors").unlink()
+        code, err = distill(command, tmp_path / f"run{n}", *other, *more, algo=algo)
+        assert code == 0, err
+        losses.append([row["loss"] for row in steps(tmp_path / f"run{n}")])
+        assert all(row["teacher/aligned"] > 0.9 for row in steps(tmp_path / f"run{n}"))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-6)
+    assert losses[0][0] > 0
+    served.context = 40
+    code, err = distill(command, tmp_path / "long", *other, f"trainer.teacher.url={served.url}", algo=algo)
+    assert code == 2, err
+    assert "do not fit its 39" in err
+    served.shift = 1
+    code, err = distill(command, tmp_path / "shifted", *other, f"trainer.teacher.url={served.url}", algo=algo)
+    assert code == 2, err
+    assert "another vocabulary" in err
+    served.server.shutdown()
+    served.server.server_close()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"most": 3}, "gives 3 log-probabilities for a token, not the 6"),
+        ({"most": 3}, "log-probabilities for a token, not the 6"),
         ({"shift": 1}, "another vocabulary"),
         ({"fail_after": 0}, "answered 503"),
     ],
@@ -236,6 +265,7 @@ def test_a_folder_that_cannot_teach_is_refused(
         (("trainer.teacher=pocket", "loss.temperature=0"), "loss.temperature"),
         (("trainer.teacher.url=http://127.0.0.1:9", "trainer.teacher.top_k=5", "loss.temperature=2"), "temperature 1"),
         (("trainer.teacher.url=http://127.0.0.1:9",), "does not give"),
+        (("trainer.teacher.url=http://127.0.0.1:9", "trainer.teacher.tokenizer=other"), "needs the tokenizer"),
         (("trainer.teacher.path=pocket", "trainer.teacher.top_k=99999"), "not less than the vocabulary"),
         (("trainer.teacher.path=pocket", "trainer.teacher.context=Say {answer}"), "has no {prompt}"),
         (("trainer.teacher.path=pocket", 'trainer.teacher.context="{prompt} {clue}"'), "asks for {clue}"),

@@ -23,7 +23,7 @@ from rlhf_plugin_distill.loss import Divergence, with_tail
 from rlhf_plugin_distill.loss_config import ForwardKlConfig, JsdConfig, ReverseKlConfig
 from rlhf_plugin_distill.module import DistillModule, DistillSample
 from rlhf_plugin_distill.spans import Span, SpanTeacher, align, exact_logprobs
-from rlhf_plugin_distill.teacher import OtherTokenizerTeacher, distill_sample
+from rlhf_plugin_distill.teacher import LocalOtherTokenizer, distill_sample
 
 Command = Callable[..., tuple[int, str]]
 TEXTS = ("Ada has a parrot.", "Größe: 5 µm", "Maybe Clara works as a pilot.")
@@ -78,6 +78,10 @@ def test_spans_end_where_both_end_a_token(student: LoadedModel, byte_model: Path
     broken = [*ids[:1], ids[4], *ids[:1]]
     assert student.tokenizer.decode(broken) == "A\ufffdA"
     assert align(ours, broken, theirs, 100)[1] == spans[:1], "a byte that is no character is not what the teacher reads"
+    marked = [*ids[:2], ids[-1], *ids[:1], ids[-1]]
+    assert [span[:2] for span in align(ours, marked, theirs, 100)[1]] == [(0, 1), (1, 2), (3, 4), (4, 5)], (
+        "a special token is of no span but at the end: the teacher reads letters"
+    )
     spelled = student.tokenizer.encode("a<end>b", add_special_tokens=False)
     assert theirs.tokenizer.eos_token_id not in align(ours, spelled, theirs, 100)[0], (
         "letters, as the student wrote them"
@@ -159,12 +163,10 @@ def samples(student: LoadedModel, teacher: Any, leave_out: int = 2) -> list[Dist
     return rows
 
 
-def beside(student: LoadedModel, model: Any, tokenizer: Any) -> OtherTokenizerTeacher:
+def beside(student: LoadedModel, model: Any, tokenizer: Any) -> LocalOtherTokenizer:
     """A teacher without a run."""
-    teacher = object.__new__(OtherTokenizerTeacher)
-    vars(teacher).update(
-        model=model, tokenizer=tokenizer, context=512, student=written(student.tokenizer), formatter=written(tokenizer)
-    )
+    teacher = object.__new__(LocalOtherTokenizer)
+    vars(teacher).update(model=model, context=512, student=written(student.tokenizer), formatter=written(tokenizer))
     return teacher
 
 

@@ -107,6 +107,14 @@ def test_the_cheapest_change_is_named_where_a_run_does_not_fit() -> None:
         (("--algo", "sft", "--prompt-tokens", "999999"), "do not fit"),
         (("--algo", "grpo", "--reply-tokens", "9"), "max_tokens"),
         (("--algo", "sft", "--set", "model.dtype=bfloat16", "--set", "trainer.precision=bf16"), "cannot be combined"),
+        (("--algo", "grpo", "--splits", "--device-memory", "80GiB"), "one card cannot be split"),
+        (("--algo", "grpo", "--splits", "--ranks", "8"), "cards of a size"),
+        (
+            ("--algo", "grpo", "--splits", "--ranks", "8", "--device-memory", "8GiB", "--strategy", "zero2"),
+            "own strategy",
+        ),
+        (("--algo", "grpo", "--splits", "--ranks", "12", "--device-memory", "80GiB"), "not whole machines of 8"),
+        (("--algo", "sft", "--splits", "--ranks", "8", "--device-memory", "80GiB"), "no card would serve"),
     ],
 )
 def test_bad_input_is_refused(words: tuple[str, ...], why: str) -> None:

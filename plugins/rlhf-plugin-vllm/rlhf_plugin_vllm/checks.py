@@ -6,16 +6,16 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from rlhf_core.config import BuildContext, ConfigError
 from rlhf_core.models import ModelConfig, ModelError
 from rlhf_core.rollouts import SamplingParams
+from rlhf_plugin_preflight.cards import cards_here
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.cards import option, own_cards
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.memory import cache_bytes, utilization
-from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
+from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE, card_of
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.colocated_config import ColocatedConfig
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TESTED = ("0.32.0",)
 """Versions of vLLM that the tests were run with."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TEMPERATURE = 0.01
 """vLLM silently raises a lower temperature to this."""
 MOST_TEMPERATURE = 2.0
@@ -57,6 +56,12 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
             why="this run samples and learns in turn: no weights arrive while a completion is being sampled",
             fix="--set trainer.rollouts.max_staleness=1 (grpo and other on-policy algorithms), or leave in_flight out",
         )
+    if config.transport == "nccl" and not cards_here():
+        raise ConfigError(
+            "rollout.transport=nccl needs cards, and there is none",
+            why="NCCL sends from card to card",
+            fix="--set rollout.transport=gloo, or files",
+        )
     if not config.urls:
         utilization(config.arguments)
         cache_bytes(config.environment, option(config.arguments, "--kv-cache-memory-bytes"), on_cpu=True)
@@ -69,11 +74,11 @@ def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
             why="such a server holds the base as its files have it, not as its 4 bits stand for",
             fix="--set rollout.python=/path/to/vllm-environment/bin/python: a server of the run gets the right base",
         )
-    if config.sync_dir is None and (far := [u for u in config.urls if urlsplit(u).hostname not in LOOPBACK]):
+    if config.chosen_transport() == "files" and config.sync_dir is None and (far := config.far_urls()):
         raise ConfigError(
             f"{far[0]} is on another machine, which cannot read this one's temporary files",
-            why="weights are handed over as files",
-            fix="--set rollout.sync_dir=FOLDER, a folder that both see under the same path",
+            why="rollout.transport=files",
+            fix="--set rollout.sync_dir=FOLDER, a folder that both see under the same path, or rollout.transport=gloo",
         )
     lora = ctx.config.model.lora
     for url in config.urls:
@@ -195,7 +200,8 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
             fix="pip install --no-deps the same rlhf-plugin-vllm in its environment, and start it again",
         )
     failed = next((f["failed"] for f in facts if f["failed"]), "")
-    return {**facts[0], "version": version, "failed": failed}
+    cards, numbers = [str(f["card"]) for f in facts], sorted(int(f["worker"]) for f in facts)
+    return {**facts[0], "version": version, "failed": failed, "cards": cards, "workers": numbers}
 
 
 def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
@@ -254,11 +260,29 @@ def start_it_so() -> str:
     )
 
 
+def check_group(facts: Mapping[str, Any], url: str, backend: str, device: Any) -> None:
+    """A server whose workers cannot be sent weights by a process group."""
+    what, why = "", ""
+    if facts["workers"] != list(range(len(facts["workers"]))):
+        what = "does not answer for all of its workers"
+        why = f"a group needs each one; those that answer are {facts['workers']}"
+    elif backend == "nccl" and not all(facts["cards"]):
+        what, why = "computes on CPUs", "NCCL sends from card to card"
+    elif backend == "nccl" and (device.type != "cuda" or card_of(device) in facts["cards"]):
+        where = "computes on a CPU" if device.type != "cuda" else f"is on the same card ({card_of(device)})"
+        what, why = "cannot be reached by NCCL", f"the trainer {where}"
+    if what:
+        raise ConfigError(
+            f"the vLLM at {url} {what}", where="rollout.transport", why=why, fix="--set rollout.transport=files"
+        )
+
+
 def check_folder(facts: Mapping[str, Any], token: str, folder: Path, url: str) -> None:
     """A server that cannot read what the trainer writes."""
     if facts["token"] != token:
         raise ConfigError(
             f"the vLLM at {url} does not see '{folder}'",
             why="weights are handed over as files",
-            fix="--set rollout.sync_dir=FOLDER, a folder that trainer and servers see under the same path",
+            fix="--set rollout.sync_dir=FOLDER, a folder that trainer and servers see under the same path, or "
+            "rollout.transport=gloo",
         )

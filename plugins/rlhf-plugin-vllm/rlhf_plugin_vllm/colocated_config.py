@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_core.config import BuildContext, ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight.memory.engine import CardsAsked, EngineFacts, EngineLayout, EngineMemory
 
 
 class ColocatedConfig(ComponentConfig):
@@ -45,6 +45,13 @@ class ColocatedConfig(ComponentConfig):
         from rlhf_plugin_vllm.memory import colocated_changes
 
         return colocated_changes(self)
+
+    @classmethod
+    def layouts(cls, asked: CardsAsked) -> Iterator[EngineLayout]:
+        """How it would use cards, for ``rlhf memory plan --splits``."""
+        from rlhf_plugin_vllm.layouts import colocated_layouts
+
+        return colocated_layouts(asked, asked.own if isinstance(asked.own, cls) else None)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Import vLLM in a process of its own, before a model is loaded; a dry run only looks for it."""

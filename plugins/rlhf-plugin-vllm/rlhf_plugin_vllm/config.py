@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_preflight.memory.engine import EngineFacts, EngineMemory
+    from rlhf_plugin_preflight.memory.engine import CardsAsked, EngineFacts, EngineLayout, EngineMemory
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Names of this machine in an address."""
 
 
 class VllmConfig(ComponentConfig):
@@ -51,11 +55,15 @@ class VllmConfig(ComponentConfig):
     instead of with those they began with. Each says which version sampled which of its tokens. Which does depends on
     time, so that no two runs are equal (ADR 0020)."""
     sync_dir: Path | None = None
-    """Folder in which weights are written for the servers, which read them there; it must be the same folder for both.
+    """Folder in which weights are written. With files servers read them there; it must be the same folder for both.
     None takes a temporary one, where all servers are on this machine."""
+    transport: Literal["auto", "files", "gloo", "nccl"] = "auto"
+    """How a version reaches servers: they read ``files`` of ``sync_dir``, or their workers are sent tensors from
+    process to process, over TCP (``gloo``) or between cards (``nccl``). ``auto`` takes files, and gloo where a server
+    is on another machine and no ``sync_dir`` is given."""
     bucket_mib: int = Field(512, ge=1)
-    """Weights are written and read in files of at most so many MiB, or of one weight where that is larger; trainer and
-    server copy one file at a time."""
+    """Weights are written, read and sent in buckets of at most so many MiB, or of one weight where that is larger;
+    trainer and server copy one at a time."""
     canary_tolerance: float | None = Field(None, gt=0)
     """After each version of the weights the servers' logprobs of eight completions are compared with the trainer's. A
     token may differ by so many nats. None takes 0.001 in float32, 0.3 otherwise, and limits by what the first version
@@ -87,6 +95,16 @@ class VllmConfig(ComponentConfig):
             )
         return self
 
+    def chosen_transport(self) -> str:
+        """``files``, ``gloo`` or ``nccl``."""
+        if self.transport != "auto":
+            return self.transport
+        return "gloo" if self.sync_dir is None and self.far_urls() else "files"
+
+    def far_urls(self) -> list[str]:
+        """Addresses of other machines."""
+        return [url for url in self.urls if urlsplit(url).hostname not in LOOPBACK]
+
     def conditions(self) -> Mapping[str, str]:
         """What no two runs have in common."""
         if not self.in_flight:
@@ -104,6 +122,13 @@ class VllmConfig(ComponentConfig):
         from rlhf_plugin_vllm.memory import server_changes
 
         return server_changes(self)
+
+    @classmethod
+    def layouts(cls, asked: CardsAsked) -> Iterator[EngineLayout]:
+        """How it would use cards, for ``rlhf memory plan --splits``."""
+        from rlhf_plugin_vllm.layouts import server_layouts
+
+        return server_layouts(asked, asked.own if isinstance(asked.own, cls) else cls.model_validate({}))
 
     def preflight(self, ctx: BuildContext) -> None:
         """Ask the servers what they are, before a model is loaded."""

@@ -13,12 +13,13 @@ from rlhf_core.models import LoadedModel, ModelError, has_meta_weights
 from rlhf_core.models.adapters import plain_name
 from rlhf_core.models.four_bits import numbers
 from rlhf_plugin_vllm.cards import own_cards
-from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
+from rlhf_plugin_vllm.checks import check_folder, check_group, check_model, check_server, check_tokenizer, facts_of
 from rlhf_plugin_vllm.client import Client, ServerGone
 from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
 from rlhf_plugin_vllm.sharing import borrows, in_preference
 from rlhf_plugin_vllm.skeleton import FrozenOnDisk
+from rlhf_plugin_vllm.transport import trainer_device
 from rlhf_plugin_vllm.weight_files import StoredWeights, WeightFiles, unpacked_bytes, write_buckets
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: st
 def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: WeightFiles, context: int) -> None:
     facts = facts_of(replica.client, config, str(files.folder))
     check_server(facts, replica.url, files.rank)
-    check_folder(facts, files.token, files.folder, replica.url)
+    if (transport := config.chosen_transport()) == "files":
+        check_folder(facts, files.token, files.folder, replica.url)
+    else:
+        check_group(facts, replica.url, transport, trainer_device(ctx))
     check_model(facts, replica.url, base_model(ctx.policy.model).config, context)
     check_tokenizer(replica.client, ctx.policy.tokenizer)
-    replica.dtype = facts["dtype"]
+    replica.dtype, replica.workers = facts["dtype"], len(facts["workers"])
+    replica.one_dtype = facts["dtypes"] == [facts["dtype"]]
 
 
 def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:

@@ -19,10 +19,11 @@ from rlhf_plugin_vllm.checks import check_sampling, never_sampled
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import connect, frozen_weights
 from rlhf_plugin_vllm.fleet import Fleet
-from rlhf_plugin_vllm.replica import Replica, adapter_name
+from rlhf_plugin_vllm.replica import Replica, adapter_name, serving_dtype
 from rlhf_plugin_vllm.sharing import BorrowedFleet, RankVersion, borrows, on_all_ranks
 from rlhf_plugin_vllm.sync_costs import SyncCosts
 from rlhf_plugin_vllm.sync_folder import make_sync_folder
+from rlhf_plugin_vllm.transport import transport_of
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
 
 
@@ -55,7 +56,9 @@ class VllmEngine:
         self._start: float | None = None
         divided = isinstance(ctx.strategy, ShardedForward)
         folder = make_sync_folder(config.sync_dir, ctx.strategy, shared=divided)
-        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder)
+        hashed = config.chosen_transport() == "files"
+        self.files = WeightFiles(policy.model, config.sync_dir, config.bucket_mib, folder, hashed=hashed)
+        self._transport = transport_of(config, ctx)
         try:
             self._borrows = borrows(config.urls, ctx.rank)
             frozen = {} if self._borrows else frozen_weights(policy.model, self.files, divided=divided)
@@ -63,6 +66,9 @@ class VllmEngine:
             temperature = 1.0 if sampling is None else sampling.temperature
             self.canary = Canary(policy, native.context, temperature, frozen, device)
             replicas = connect(config, ctx, self.files, self.dtype, self.context)
+            for replica in replicas:
+                replica.transport = self._transport
+            self.files.dtype = serving_dtype(replicas)
             self.dtype = next((r.dtype for r in replicas if r.dtype != "float32"), self.dtype)
         except BaseException:
             self.files.close()
@@ -70,8 +76,8 @@ class VllmEngine:
         self.needs_ranks = 0 < len(config.urls) < ctx.world_size
         """Ranks share servers: each version is handed over by all of them together."""
         self._ranks: Any = ctx.strategy
-        kind, check = (BorrowedFleet, self._ask_one) if self._borrows else (Fleet, self.check_replica)
-        self.fleet = kind(replicas, check, config.retries, config.max_concurrent, in_flight=self.in_flight)
+        fleet, check = (BorrowedFleet, self._ask_one) if self._borrows else (Fleet, self.check_replica)
+        self.fleet = fleet(replicas, check, config.retries, config.max_concurrent, in_flight=self.in_flight)
         row["servers"] = self.fleet.counts
         if self.in_flight:
             row["in_flight"] = {"completions": 0, "of_several_versions": 0}
@@ -136,7 +142,7 @@ class VllmEngine:
             self._sent = None
         self.files.keep(published)
         self._syncs += 1
-        self._costs.add(published.size, start)
+        self._costs.add(self._transport.size(published), start)
 
     def check_replica(self, replica: Replica, published: Published) -> None:
         bodies = [self._body(r, self.canary.sampling, published) for r in self.canary.requests]

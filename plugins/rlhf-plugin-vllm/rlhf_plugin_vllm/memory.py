@@ -149,10 +149,13 @@ def _spaces(config: Any) -> list[tuple[str, str, Any]]:
 
 def server_memory(config: VllmConfig, facts: EngineFacts) -> EngineMemory:
     """Of servers that the run starts, not those by address; a version costs the file being written, the weights
-    gathered for it, then the one unit that the canary holds."""
+    gathered for it, a bucket for each server that is sent it, then the one unit that the canary holds."""
     written = min(max(config.bucket_mib * MIB, facts.largest), facts.trained)
-    syncing = {"weight sync": max(2 * written, facts.unit) if facts.on_cpu else facts.unit}
-    host = {} if facts.on_cpu else {"weight sync": 2 * written}
+    transport, sent = config.chosen_transport(), written * (len(config.urls) or config.replicas)
+    held = max(2 * written, sent if transport == "gloo" else 0)
+    on_card = max(facts.unit, sent if transport == "nccl" else 0)
+    syncing = {"weight sync": max(held, facts.unit) if facts.on_cpu else on_card}
+    host = {} if facts.on_cpu else {"weight sync": held}
     if config.urls:
         return EngineMemory({}, syncing=syncing, host=host, from_shards=True)
     share = utilization(config.arguments)

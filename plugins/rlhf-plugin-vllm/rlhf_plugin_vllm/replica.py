@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from rlhf_plugin_vllm.answers import PATH, number_of, versions_of
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.server import ServerProcess
+from rlhf_plugin_vllm.transport import Files, Transport
 from rlhf_plugin_vllm.weight_files import Published
 
 UPDATING = "updating"
@@ -24,6 +27,10 @@ class Replica:
         self.starts = 0
         """How often it was put back: what failed before then says nothing of it now."""
         self.dtype = "float32"
+        self.one_dtype = False
+        """All of its weights are of ``dtype``."""
+        self.workers = 1
+        self.transport: Transport = Files()
         self._adapters: set[str] = set()
         """Names of adapters that it may have."""
         self._adapter_id: int | None = None
@@ -66,7 +73,7 @@ class Replica:
             if published.adapter:
                 self._take_adapter(published)
             else:
-                client.rpc("rlhf_load", str(published.path), published.digest, seconds=seconds)
+                self.transport.weights(self, published)
             self._drop_cache(seconds)
             client.post("/update_weight_version", {"new_version": published.label}, seconds)
             client.post("/resume", seconds=seconds)
@@ -82,13 +89,14 @@ class Replica:
 
     def _take_adapter(self, published: Published) -> None:
         """The new adapter beside the old one, then without it; of completions under way in its place."""
-        if self.config.in_flight and self._renew_adapter(published):
+        folder = self.transport.adapter(self, published)
+        if self.config.in_flight and self._renew_adapter(folder):
             return
         name, seconds = adapter_name(published, one_name=self.config.in_flight), self.config.update_s
         there = False
         self._adapters.add(name)
         try:
-            self.client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(published.path)}, seconds)
+            self.client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, seconds)
         except Refused as error:
             if "already been loaded" not in error.why:  # by an attempt that failed later on
                 raise
@@ -97,7 +105,7 @@ class Replica:
             self._unload(old)
         if self.config.in_flight:
             self._adapter_id = max(self.client.rpc("rlhf_adapters", seconds=seconds)[0], default=None)
-            if there and not self._renew_adapter(published):  # one name for all versions: it may be an earlier one
+            if there and not self._renew_adapter(folder):  # one name for all versions: it may be an earlier one
                 raise ServerGone("it has an adapter of this name and did not take the new version")
 
     def _unload(self, name: str) -> None:
@@ -109,12 +117,12 @@ class Replica:
                 raise
         self._adapters.discard(name)
 
-    def _renew_adapter(self, published: Published) -> bool:
+    def _renew_adapter(self, folder: str) -> bool:
         """Other weights for the adapter that completions under way name (vLLM's ``load_inplace`` rereads the old files
         at every token); False where the server has none."""
         if self._adapter_id is None:
             return False
-        args = (str(self._adapter_id), str(published.path))
+        args = (str(self._adapter_id), folder)
         return all(self.client.rpc("rlhf_renew_adapter", *args, seconds=self.config.update_s))
 
     def start_again(self) -> None:
@@ -133,6 +141,12 @@ class Replica:
         self.client.close()
         if self.process is not None:
             self.process.stop()
+
+
+def serving_dtype(replicas: Sequence[Replica]) -> torch.dtype | None:
+    """What all servers hold all of their weights in; None where some are of another type."""
+    kinds = {replica.dtype if replica.one_dtype else "" for replica in replicas}
+    return getattr(torch, kinds.pop(), None) if len(kinds) == 1 else None
 
 
 def _are_later(labels: set[str], published: Published) -> bool:

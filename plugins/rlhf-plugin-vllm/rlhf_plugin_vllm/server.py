@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.config import ConfigError
-from rlhf_plugin_vllm import supervise, worker
+from rlhf_plugin_vllm import supervise, weight_group, worker
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.worker import EXTENSION
+from rlhf_plugin_vllm.worker import ADAPTERS, EXTENSION
 
 TAIL = 15
 """Lines of a server's output that an error shows."""
@@ -116,9 +116,11 @@ def server_environment(folder: Path) -> dict[str, str]:
     package = folder / "extension" / "rlhf_plugin_vllm"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("")
-    shutil.copy(worker.__file__, package / "worker.py")
+    for module in (worker, weight_group):
+        shutil.copy(str(module.__file__), package)
     paths = [str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
+        ADAPTERS: str(folder / "adapters"),
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

@@ -51,9 +51,17 @@ class WeightFiles:
     """Writes each version into one folder, and removes those that nobody needs any more."""
 
     def __init__(
-        self, model: Any, folder: Path | None, bucket_mib: int = 512, folders: SyncFolder | None = None
+        self,
+        model: Any,
+        folder: Path | None,
+        bucket_mib: int = 512,
+        folders: SyncFolder | None = None,
+        *,
+        hashed: bool = True,
     ) -> None:
-        self.bucket = bucket_mib * MIB
+        self.bucket, self._hashed = bucket_mib * MIB, hashed
+        self.dtype: torch.dtype | None = None
+        """That servers hold all weights in; None where that is not known, and each is written in its own."""
         self.sync_folder = make_sync_folder(folder) if folders is None else folders
         self.token, self.folder, self.own = self.sync_folder.token, self.sync_folder.folder, self.sync_folder.own
         settings = adapter_settings(model)
@@ -112,13 +120,19 @@ class WeightFiles:
 
     def _write_all(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         if self.sync_folder.shared:
-            return write_buckets(path, tensors, self.bucket, self._sizes, self.names.split)
+            return self._write_buckets(path, tensors, self._sizes)
         if self.folded:
             (path / ADAPTER).mkdir()
             data = save({name: _full(tensor) for name, tensor in tensors.items()})
             (path / ADAPTER / "adapter_model.safetensors").write_bytes(data)
         sizes = self._sizes if self.folded else None
-        return write_buckets(path, self.all_weights(tensors), self.bucket, sizes, self.names.split)
+        return self._write_buckets(path, self.all_weights(tensors), sizes)
+
+    def _write_buckets(
+        self, path: Path, weights: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None
+    ) -> tuple[str, int]:
+        split, dtype = self.names.split, self.dtype
+        return write_buckets(path, weights, self.bucket, sizes, split, dtype=dtype, hashed=self._hashed)
 
     def _write_adapter(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[str, int]:
         (path / "adapter_config.json").write_text(json.dumps(self.adapter))
@@ -197,17 +211,21 @@ def write_buckets(
     most: int,
     sizes: Mapping[str, int] | None = None,
     split: Callable[[str, torch.Tensor], Mapping[str, torch.Tensor]] = lambda name, weight: {name: weight},
+    *,
+    dtype: torch.dtype | None = None,
+    hashed: bool = True,
 ) -> tuple[str, int]:
     """Write weights to files of at most ``most`` bytes, or of one larger weight; ``sizes`` None looks tensors up twice.
-    ``split`` gives what is written of a weight. Returns the SHA-256 of the files' digests, and the bytes."""
+    ``split`` gives what is written of a weight, in ``dtype`` where that is less. Returns the SHA-256 of the files'
+    digests, which :func:`checked_files` needs ``hashed``, and the bytes."""
     digests: dict[str, str] = {}
     size = 0
     byte_counts = {name: t.numel() * t.element_size() for name, t in tensors.items()} if sizes is None else sizes
     for names in _buckets(byte_counts, most):
         file = folder / f"{len(digests):05}.safetensors"
-        data = save({stored: _full(w) for name in names for stored, w in split(name, tensors[name]).items()})
+        data = save({stored: _full(w, dtype) for name in names for stored, w in split(name, tensors[name]).items()})
         file.write_bytes(data)
-        digests[file.name] = hashlib.sha256(data).hexdigest()
+        digests[file.name] = hashlib.sha256(data).hexdigest() if hashed else ""
         size += len(data)
     listed = json.dumps(digests).encode()
     (folder / DIGESTS).write_bytes(listed)
@@ -255,5 +273,6 @@ def _model_name(name: str) -> str:
     return name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
 
 
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu").contiguous()
+def _full(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    narrower = dtype is not None and tensor.is_floating_point() and dtype.itemsize < tensor.dtype.itemsize
+    return tensor.detach().to(dtype if narrower else tensor.dtype).to("cpu").contiguous()

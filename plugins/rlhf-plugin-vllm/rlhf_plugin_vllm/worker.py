@@ -3,18 +3,24 @@ is mixed into."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 EXTENSION = "rlhf_plugin_vllm.worker.Extension"
 """What ``--worker-extension-cls`` is given."""
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the calls below; the trainer refuses another."""
 DIGESTS = "digests.json"
 """File beside those with weights: name of each, in order, -> SHA-256 of its bytes."""
+ADAPTERS = "RLHF_VLLM_ADAPTERS"
+"""Environment variable: folder for adapters that come by a group; that of a server of the run goes with the run."""
 SHAPE = (
     "model_type",
     "hidden_size",
@@ -37,7 +43,7 @@ class Extension:
     def rlhf_hello(self: Any, folder: str) -> dict[str, Any]:
         """What the trainer wants to know before it trains."""
         file, model, lora = Path(folder) / "token", self.model_config, self.lora_config
-        settings = model.hf_config.get_text_config()
+        settings, numbers = model.hf_config.get_text_config(), self.model_runner.get_model().parameters()
         return {
             "protocol": PROTOCOL,
             "token": file.read_text() if folder and file.is_file() else "",
@@ -48,6 +54,9 @@ class Extension:
             "context": int(model.max_model_len),
             "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
             "lora_rank": 0 if lora is None else int(lora.max_lora_rank),
+            "worker": worker_number(self),
+            "card": card_of(self.device),
+            "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in numbers if p.is_floating_point()}),
         }
 
     def rlhf_load(self: Any, folder: str, digest: str) -> dict[str, Any]:
@@ -57,6 +66,32 @@ class Extension:
         repacked = _take_all(self, weights_in(files))
         self.rlhf_failed = ""
         return {"bytes": sum(file.stat().st_size for file in files), "heads": repacked}
+
+    def rlhf_receive(self: Any, told: str) -> dict[str, Any]:
+        """Take all weights from the trainer's group of a version, under the checkpoint's names."""
+        group = receiver_of(self, told)
+        try:
+            self.rlhf_failed = str(json.loads(told)["label"])
+            repacked = _take_all(self, group.weights())
+        finally:
+            group.close()
+        self.rlhf_failed = ""
+        return {"bytes": group.bytes, "heads": repacked}
+
+    def rlhf_receive_adapter(self: Any, told: str) -> dict[str, Any]:
+        """Take an adapter from the trainer's group of a version, into a folder of this machine that vLLM loads it
+        from; that of the version before the last one goes."""
+        settings, group = json.loads(told), receiver_of(self, told)
+        try:
+            folder = adapters_folder(self) / settings["name"]
+            write_adapter(folder, settings["adapter"], dict(group.weights()))
+        finally:
+            group.close()
+        older = [f for f in getattr(self, "_rlhf_adapter_folders", ()) if f != folder]
+        for unneeded in older[:-1]:
+            shutil.rmtree(unneeded, ignore_errors=True)
+        self._rlhf_adapter_folders = [*older[-1:], folder]
+        return {"folder": str(folder), "bytes": group.bytes}
 
     def rlhf_adapters(self: Any) -> list[int]:
         """vLLM's numbers of the adapters that are loaded."""
@@ -74,6 +109,46 @@ class Extension:
     def rlhf_take(self: Any, weights: Iterator[tuple[str, Any]]) -> int:
         """Take all weights from tensors of this process; what fails leaves a mixture of versions."""
         return _take_all(self, weights)
+
+
+def worker_number(worker: Any) -> int:
+    """From 0, among all workers of a server."""
+    parallel = worker.vllm_config.parallel_config
+    return int(parallel.data_parallel_index) * int(parallel.world_size) + int(worker.rank)
+
+
+def card_of(device: Any) -> str:
+    """What no two cards share; "" on CPUs."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def receiver_of(worker: Any, told: str) -> Any:
+    """This worker's side of the group that the trainer tells of."""
+    from rlhf_plugin_vllm.weight_group import Receiver
+
+    return Receiver(json.loads(told), worker_number(worker), worker.device)
+
+
+def adapters_folder(worker: Any) -> Path:
+    """Where this machine's workers of a server write adapters; removed when they end, unless they are killed."""
+    if ADAPTERS not in os.environ:
+        os.environ[ADAPTERS] = str(Path(tempfile.gettempdir()) / f"rlhf-adapters-{worker.vllm_config.instance_id}")
+        atexit.register(shutil.rmtree, os.environ[ADAPTERS], ignore_errors=True)
+    return Path(os.environ[ADAPTERS])
+
+
+def write_adapter(folder: Path, settings: Any, weights: dict[str, Any]) -> None:
+    """An adapter's files; workers of one machine write the same ones, each whole."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = folder / f".{os.getpid()}"
+    part.write_text(json.dumps(settings))
+    os.replace(part, folder / "adapter_config.json")
+    save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, part)
+    os.replace(part, folder / "adapter_model.safetensors")
 
 
 def checked_files(folder: str, digest: str) -> list[Path]:

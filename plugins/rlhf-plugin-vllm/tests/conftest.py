@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_core.config import BuildContext
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_plugin_vllm.transport import Groups
 from rlhf_testing import policy_context
 
 _spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
@@ -73,6 +76,18 @@ def engine_of(ctx: BuildContext) -> Iterator[Callable[..., VllmEngine]]:
     yield build
     for engine in built:
         engine.close()
+
+
+@contextlib.contextmanager
+def sent_by_group(engine: VllmEngine) -> Generator[None, None, None]:
+    """Let an engine's servers be sent weights by gloo, in buckets of 64 KiB."""
+    before, groups = engine._transport, Groups("gloo", 1 << 16, torch.device("cpu"))
+    for transport in (groups, before):
+        engine._transport = transport
+        for replica in engine.fleet.replicas:
+            replica.transport = transport
+        if transport is groups:
+            yield
 
 
 def weights_of(model: Any) -> dict[str, Any]:

@@ -53,8 +53,9 @@ def environment(folder: Path) -> str:
 
 
 def order(folder: Path, *faults: dict[str, Any]) -> None:
-    """Faults to come: ``{"path": "generate" or "rlhf_load", "after": calls of it in one server, "do": "kill",
-    "hang" or "fail", "times": how many servers do it}``. Canaries count for no ``generate``."""
+    """Faults to come: ``{"path": "generate", "rlhf_load" or "rlhf_receiving" (the first weight came), "after": calls of
+    it in one server, "do": "kill", "hang" or "fail", "times": how many servers do it}``. Canaries count for no
+    ``generate``."""
     (folder / "faults.json").write_text(json.dumps(faults))
 
 
@@ -68,7 +69,8 @@ class Faults:
     """Counts the calls of this process, and does what a fault of the file says."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.counts, self.lock = folder, {"generate": 0, "rlhf_load": 0}, threading.Lock()
+        self.folder, self.lock = folder, threading.Lock()
+        self.counts = dict.fromkeys(("generate", "rlhf_load", "rlhf_receiving"), 0)
         self.weights = ""
         """What they are called now."""
 

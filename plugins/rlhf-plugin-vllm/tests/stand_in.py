@@ -7,6 +7,7 @@ import contextlib
 import copy
 import http.client
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from safetensors.torch import load
 from rlhf_core.models.layers.trunk_and_head import base_model
 from rlhf_core.rollouts import FinishReason, RolloutRequest, SamplingParams
 from rlhf_plugin_native.engine import NativeEngine
-from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in
+from rlhf_plugin_vllm.weight_group import Receiver
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE, checked_files, weights_in, write_adapter
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -87,6 +89,9 @@ class StandIn(LocalServer):
             "context": policy.context,
             "logprobs_mode": "processed_logprobs",
             "lora_rank": 0,
+            "worker": 0,
+            "card": "",
+            "dtypes": ["float32"],
             **facts,
         }
         self.weights, self.paused, self.adapter = "default", False, None
@@ -98,6 +103,7 @@ class StandIn(LocalServer):
         """Added to every logprob."""
         self.hold: Callable[[Any], float] = lambda body: 0.0
         """Seconds that a request, of which half is sampled, waits at most for the server to be paused."""
+        self._folder = tempfile.TemporaryDirectory()
         self._lock, self._pauses = threading.Lock(), threading.Condition()
         self._keeping, self._closed = 0, False
         """Pauses so far that keep what is being sampled."""
@@ -128,6 +134,7 @@ class StandIn(LocalServer):
         super().close()
         with self._lock:  # what is being computed ends: a daemon thread inside torch aborts a process that exits
             self._closed = True
+        self._folder.cleanup()
 
     def answer(self, path: str, body: Any, query: str = "") -> Any:
         self.calls.append(path if path != "/collective_rpc" else body["method"])
@@ -169,6 +176,28 @@ class StandIn(LocalServer):
     def rlhf_load(self, folder: str, digest: str) -> Any:
         self._put(dict(weights_in(checked_files(folder, digest))))
         return {}
+
+    def rlhf_receive(self, told: str) -> Any:
+        state, size = self._received(told)
+        self._put(state)
+        return {"bytes": size}
+
+    def rlhf_receive_adapter(self, told: str) -> Any:
+        settings, (state, size) = json.loads(told), self._received(told)
+        folder = Path(self._folder.name) / settings["name"]
+        write_adapter(folder, settings["adapter"], state)
+        return {"folder": str(folder), "bytes": size}
+
+    def _received(self, told: str) -> tuple[dict[str, torch.Tensor], int]:
+        group, state = Receiver(json.loads(told), 0, torch.device("cpu")), {}
+        try:
+            for name, weight in group.weights():
+                state[name] = weight
+                if self.fault is not None and len(state) == 1:
+                    self.fault("/rlhf_receiving", {})
+        finally:
+            group.close()
+        return state, group.bytes
 
     def rlhf_adapters(self) -> list[int]:
         return [] if self.adapter is None else [1]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_core.config import BuildContext, ConfigError, UserError
 from rlhf_core.models import ModelConfig
@@ -97,7 +98,12 @@ def test_a_dead_address_and_what_is_no_vllm_are_named(serve: Callable[..., Any])
             "has no vLLM",
             marks=pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here"),
         ),
-        ({"urls": ("http://10.0.0.9:8000",)}, "rollout.sync_dir"),
+        ({"urls": ("http://10.0.0.9:8000",), "transport": "files"}, "rollout.sync_dir"),
+        pytest.param(
+            {"python": "python", "transport": "nccl"},
+            "needs cards, and there is none",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card"),
+        ),
     ],
 )
 def test_settings_without_servers_are_refused(settings: Any, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from rlhf_testing import policy_context
 from tests.families.conftest import saved as saved
 from tests.families.conftest import tokenizer as tokenizer
 
-from .conftest import weights_of
+from .conftest import sent_by_group, weights_of
 from .test_real_vllm import PYTHON, SAMPLING, SERVER, requests_of, trainer_gap
 
 pytest.importorskip("bitsandbytes")
@@ -131,13 +132,15 @@ def test_the_real_vllm_has_each_version_of_the_adapter_on_the_right_base(ctx: Bu
     model = ctx.policy.model
     engine = VllmEngine(VllmConfig(**SERVER), ctx)
     try:
-        for version in range(3):
-            engine.update_weights(version, weights_of(model))
+        for version in range(4):  # one from a file, three by gloo
+            with sent_by_group(engine) if version else contextlib.nullcontext():
+                engine.update_weights(version, weights_of(model))
             rollouts = engine.generate(requests_of(ctx, 3, 2), SAMPLING, version)
             assert trainer_gap(model, rollouts, 0.7) < 1e-4
             move(model, version)
         assert engine._report["vllm"]["canary_largest"] < 1e-4
         assert engine._report["vllm"]["sync_bytes"] < 100_000, "the adapter alone"
+        assert engine.fleet.counts["taken_out"] == 0
     finally:
         engine.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from rlhf_testing import policy_context
 from tests.families.conftest import saved as saved
 from tests.families.conftest import tokenizer as tokenizer
 
-from .conftest import weights_of
+from .conftest import sent_by_group, weights_of
 from .test_real_vllm import PYTHON, SERVER, trainer_gap
 
 SIZES = {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32, "moe_intermediate_size": 64}
@@ -117,8 +118,9 @@ def test_the_real_vllm_has_the_weights_of_each_version(family: str, kind: str, s
     policy = adapted(folder) if kind == "lora" else load_policy(ModelConfig(path=str(folder), prompt_format="raw"))
     engine = VllmEngine(VllmConfig(**SERVER), policy_context().with_(policy=policy))
     try:
-        for version in range(2):
-            engine.update_weights(version, weights_of(policy.model))
+        for version in range(2):  # one from files, one by gloo
+            with sent_by_group(engine) if version else contextlib.nullcontext():
+                engine.update_weights(version, weights_of(policy.model))
             requests = [RolloutRequest(f"p{n}", (1, 2, 3 + n), 0, n) for n in range(4)]
             rollouts = engine.generate(requests, SamplingParams(max_tokens=8), version)
             assert trainer_gap(policy.model, rollouts, 1.0) < 1e-4

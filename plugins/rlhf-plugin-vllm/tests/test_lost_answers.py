@@ -20,15 +20,18 @@ ALWAYS = ("pause", "update_weight_version", "reset_prefix_cache", "resume", "gen
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lora", "in_flight", "calls"),
+    ("transport", "lora", "in_flight", "calls"),
     [
-        (False, False, (*ALWAYS, "rlhf_load")),
-        (True, False, (*ALWAYS, "load_lora_adapter", "unload_lora_adapter")),
-        (True, True, (*ALWAYS, "rlhf_renew_adapter")),
+        ("files", False, False, (*ALWAYS, "rlhf_load")),
+        ("files", True, False, (*ALWAYS, "load_lora_adapter", "unload_lora_adapter")),
+        ("files", True, True, (*ALWAYS, "rlhf_renew_adapter")),
+        ("gloo", False, False, ("rlhf_receive",)),
+        ("gloo", True, True, ("rlhf_receive_adapter", "rlhf_renew_adapter")),
     ],
-    ids=["all weights", "adapter", "adapter in flight"],
+    ids=["all weights", "adapter", "adapter in flight", "all weights by gloo", "adapter by gloo"],
 )
 def test_each_call_of_an_update_may_lose_its_answer(
+    transport: str,
     lora: bool,
     in_flight: bool,
     calls: tuple[str, ...],
@@ -46,7 +49,7 @@ def test_each_call_of_an_update_may_lose_its_answer(
         ctx = ctx.with_(policy=LoadedModel(model, base.tokenizer, base.source, base.context))
     server = serve(ctx.policy, lora_rank=8 if lora else 0)
     proxy = before(server)
-    engine = engine_of(proxy, context=ctx, retries=len(calls) + 1, in_flight=in_flight)
+    engine = engine_of(proxy, context=ctx, retries=len(calls) + 1, in_flight=in_flight, transport=transport)
     version = 0
     with caplog.at_level(logging.WARNING, "rlhf.vllm"):
         for version, call in enumerate(calls, 1):

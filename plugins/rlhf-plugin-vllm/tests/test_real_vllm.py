@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,12 +24,16 @@ from safetensors.torch import load_file
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.models.precision import set_precision
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_distill.server import TeacherServer
+from rlhf_plugin_distill.teacher_config import TeacherSettings
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.connect import save_base
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.server import free_port, server_command, server_environment
 from rlhf_testing import policy_context
+
+from .conftest import sent_by_group
 
 PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
 pytestmark = [
@@ -115,6 +120,31 @@ def test_every_version_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> N
         assert {r.policy_version for r in rollouts} == {version}
         assert trainer_gap(model, rollouts, 0.7) < 1e-4
     assert engine._report["vllm"]["canary_largest"] < 1e-4
+
+
+def test_every_version_that_is_sent_by_gloo_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> None:
+    with sent_by_group(engine):
+        for version in (3, 4, 5):
+            model = moved(ctx, version)
+            engine.update_weights(version, dict(model.named_parameters()))
+            rollouts = engine.generate(requests_of(ctx, 3, 2), SAMPLING, version)
+            assert {r.policy_version for r in rollouts} == {version}
+            assert trainer_gap(model, rollouts, 0.7) < 1e-4
+    assert engine._report["vllm"]["canary_largest"] < 1e-4
+    assert engine._report["vllm"]["sync_bytes"] == sum(p.nbytes for p in ctx.policy.model.parameters())
+    assert engine.fleet.counts["taken_out"] == 0
+
+
+def test_it_teaches_a_student_of_another_tokenizer(ctx: BuildContext, engine: VllmEngine) -> None:
+    engine.update_weights(3, dict(ctx.policy.model.named_parameters()))
+    rollouts = engine.generate(requests_of(ctx, 2, 2), SAMPLING, 3)
+    settings = TeacherSettings(url=engine.fleet.replicas[0].client.url, path="pocket", tokenizer="other")
+    teacher = TeacherServer(settings)
+    teacher.check(ctx.policy.tokenizer)
+    said = teacher.at_once(teacher.chosen, [(r.prompt_ids, r.completion_ids) for r in rollouts])
+    assert teacher.context == ctx.policy.context
+    taught = [replace(r, logprobs_T=np.array(row, np.float32)) for r, row in zip(rollouts, said)]
+    assert trainer_gap(ctx.policy.model, taught, 1.0) < 1e-4
 
 
 @pytest.mark.long
@@ -208,8 +238,10 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
-def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "transport"), [(0, "files"), (4, "files"), (0, "gloo")], ids=["full", "lora", "full by gloo"]
+)
+def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: int, transport: str) -> None:
     model, port, run, log = tmp_path / "model", free_port(), tmp_path / "run", tmp_path / "server.log"
     policy = policy_context().policy
     save_base(policy, model)
@@ -222,7 +254,7 @@ def test_two_ranks_that_divide_the_policy_share_a_server(tmp_path: Path, rank: i
     try:
         wait_for(f"http://127.0.0.1:{port}", server, log)
         settings = ["strategy=fsdp", f"model.path={model}", f"rollout.urls=[http://127.0.0.1:{port}]"]
-        settings += ["rollout.python=null", *(["model.lora.r=4"] if rank else [])]
+        settings += ["rollout.python=null", f"rollout.transport={transport}", *(["model.lora.r=4"] if rank else [])]
         command = [*train_command(run, *settings), "--nproc", "2"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=800)
         assert result.returncode == 0, result.stdout + result.stderr

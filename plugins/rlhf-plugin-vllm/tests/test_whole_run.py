@@ -33,7 +33,9 @@ SETTINGS = (
     "rollout.name=vllm", "reward.mode=continuous", "reward.length={max: 1, zero_at: 9}",
 )  # fmt: skip
 OWN = ("rollout.replicas=1", "rollout.environment.VLLM_CPU_KVCACHE_SPACE='1'")
+LONG = pytest.mark.long
 CANARY = range(1000, 1008)
+LOADS = ("rlhf_load", "rlhf_receive")
 
 
 class Run:
@@ -114,8 +116,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ({"path": "generate", "after": 5, "do": "kill"}, ()),
         ({"path": "generate", "after": 5, "do": "hang"}, ("rollout.request_s=15",)),
         ({"path": "rlhf_load", "after": 1, "do": "fail"}, ()),
+        ({"path": "rlhf_receiving", "after": 1, "do": "kill"}, ("rollout.transport=gloo",)),
     ],
-    ids=["killed in a request", "hung", "failing an update"],
+    ids=["killed in a request", "hung", "failing an update", "killed while it is sent weights"],
 )
 def test_a_disturbed_run_ends_with_the_same_weights(
     undisturbed: Run, tmp_path: Path, fault: dict[str, Any], settings: tuple[str, ...]
@@ -135,10 +138,10 @@ def test_a_disturbed_run_ends_with_the_same_weights(
     assert served, "the new one serves"
     before = began[: began.index(served[0])]
     current = version_of(before[-1])
-    assert [r["call"] for r in before if r["call"] == "rlhf_load"] == ["rlhf_load"]
+    assert [r["call"] for r in before if r["call"] in LOADS] in [[call] for call in LOADS]
     assert [r["seed"] for r in before if r["seed"] is not None and version_of(r) == current] == list(CANARY)
     for pid in pids[:2]:
-        loads = [n for n, r in enumerate(rows) if r["pid"] == pid and r["call"] == "rlhf_load"]
+        loads = [n for n, r in enumerate(rows) if r["pid"] == pid and r["call"] in LOADS]
         if fault["path"] == "rlhf_load" and len(loads) == 2:  # the one that failed: it was given version 0 alone
             assert not completions(r for r in rows[loads[1] :] if r["pid"] == pid)
 
@@ -173,12 +176,19 @@ def test_on_two_ranks_each_has_a_server_of_its_own(undisturbed: Run, tmp_path: P
     assert largest_gap(run.weights, undisturbed.weights) < 1e-4
 
 
-def test_a_server_that_is_killed_gets_its_version_from_shards(undisturbed: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("transport", "path", "after"), [("files", "generate", 5), pytest.param("gloo", "rlhf_receiving", 1, marks=LONG)]
+)
+def test_a_server_that_is_killed_gets_its_version_from_shards(
+    undisturbed: Run, tmp_path: Path, transport: str, path: str, after: int
+) -> None:
     policy = load_policy(ModelConfig(path="pocket"))
     save_model(policy.model, policy.tokenizer, tmp_path / "model")
     cards = "rollout.environment.CUDA_VISIBLE_DEVICES='4,5'"
-    divided = Run(tmp_path / "fsdp", "strategy=fsdp", f"model.path={tmp_path / 'model'}", cards)
-    servers.order(divided.folder, {"path": "generate", "after": 5, "do": "kill", "times": 1})
+    divided = Run(
+        tmp_path / "fsdp", "strategy=fsdp", f"model.path={tmp_path / 'model'}", cards, f"rollout.transport={transport}"
+    )
+    servers.order(divided.folder, {"path": path, "after": after, "do": "kill", "times": 1})
     result = divided.train("--nproc", "2")
     assert result.returncode == 0, result.stdout + result.stderr
     each = {r["pid"]: r["cards"] for r in servers.calls(divided.folder)}

@@ -24,7 +24,7 @@ from rlhf_studies.smollm2_probe.config import Smollm2ProbeConfig
 from rlhf_study.study import Study
 from rlhf_study.tables import markdown
 
-CONTEXT, BATCH_TOKENS = 1024, 4096
+CONTEXT, BATCH_TOKENS = 2048, 4096
 Head = Callable[[Any], Any]
 """Features ``[S, H]`` -> probability that each step is right."""
 

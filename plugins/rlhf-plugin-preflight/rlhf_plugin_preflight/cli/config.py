@@ -43,7 +43,6 @@ def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapp
     import json
 
     from rlhf_core.cli import emit_json
-    from rlhf_core.cli.options import resolve_options
     from rlhf_core.config import Registry
     from rlhf_plugin_preflight.origin import origins
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhf_core.cli.options import open_plugins, resolve_options, run_options
+from rlhf_core.config import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.config import BuildContext, RunConfig
+    from rlhf_plugin_preflight.memory.splits import Question
 
 OWNERS = {"hsdp": "fsdp", "fsdp": "fsdp", "single": "auto"} | dict.fromkeys(("zero1", "zero2", "zero3"), "deepspeed")
 """Layout -> the strategy that has it, where it is called otherwise."""
@@ -49,6 +55,12 @@ def memory() -> None:
     is_flag=True,
     help="Weights, gradients and moments of every published shape instead: ours beside the textbook's 18 bytes.",
 )
+@click.option(
+    "--splits",
+    "as_splits",
+    is_flag=True,
+    help="Ways to use --ranks cards instead: how many train, how many serve vLLM, what each holds, and the commands.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def plan(
     files: tuple[str, ...],
@@ -63,6 +75,7 @@ def plan(
     prompt_tokens: int | None,
     reply_tokens: int | None,
     as_table: bool,
+    as_splits: bool,
     as_json: bool,
     **names: Any,
 ) -> None:
@@ -74,6 +87,7 @@ def plan(
     rlhf memory plan --algo grpo --model pocket
     rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
     rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
+    rlhf memory plan --algo grpo --model qwen3-0.6b --device-memory 80GiB --ranks 4 --splits
     rlhf memory plan --table
     """
     if as_table:
@@ -96,6 +110,11 @@ def plan(
     if hasattr(config.trainer, "check_precision"):
         config.trainer.check_precision(ctx)
     placement = requested_placement(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
+    if as_splits:
+        options, other = (files, settings, names), strategy is not None or tensor * pipeline > 1
+        question = asked(ctx, options, (limit, host, prompt_tokens), ranks, ranks_per_node, other)
+        splits(ctx, options, question, as_json)
+        return
     report = make_report(ctx, placement, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
     if as_json:
         emit_json(report.as_json())
@@ -117,3 +136,69 @@ def states(as_json: bool) -> None:
     headers, cells = table_of(rows)
     table(headers, cells)
     click.echo(f"\n{NOTE}")
+
+
+def splits(
+    ctx: BuildContext,
+    options: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
+    question: Question,
+    as_json: bool,
+) -> None:
+    """Print every way to use the cards; ``options`` are the run's files, settings and names."""
+    from rlhf_core.cli import emit_json
+    from rlhf_plugin_preflight.cli.splits_table import print_splits
+    from rlhf_plugin_preflight.memory.splits import propose
+
+    files, settings, names = options
+
+    def resolve(more: Sequence[str]) -> RunConfig:
+        return resolve_options(ctx.registry, files, [*settings, *more], names).config
+
+    found = propose(ctx, resolve, question)
+    if as_json:
+        emit_json({"cards": question.cards, "splits": [split.as_json(question.cards) for split in found]})
+    else:
+        print_splits(ctx, found, question)
+
+
+def asked(
+    ctx: BuildContext,
+    options: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
+    sizes: tuple[int | None, int | None, int | None],
+    cards: int,
+    per_machine: int | None,
+    other: bool,
+) -> Question:
+    """What ``--splits`` asks; ``sizes``: bytes of a card and of main memory, tokens of a prompt; ``other``: a layout of
+    the training cards is asked for. A shape has no weights: the model that the files name is left to them.
+
+    Raises:
+        ConfigError: one card, no size of a card, or a layout that no option of a run makes.
+    """
+    from rlhf_plugin_preflight.memory.shapes import is_shape
+    from rlhf_plugin_preflight.memory.splits import Question
+
+    device, host, prompt = sizes
+    if cards < 2:
+        raise ConfigError("one card cannot be split", fix="--ranks 8, or leave out --splits")
+    if device is None:
+        raise ConfigError("--splits plans for cards of a size", fix="--device-memory 80GiB")
+    if other:
+        raise ConfigError(
+            "--splits takes the run's own strategy",
+            why="its commands have to be ones that a run takes",
+            fix="--set strategy=fsdp instead of --strategy, --tensor and --pipeline",
+        )
+    files, settings, names = options
+    model, given = ctx.config.model.path, dict(names)
+    if is_shape(model):
+        model = resolve_options(ctx.registry, files, settings, {**names, "model": None}).config.model.path
+        is_named = bool(files) and not is_shape(model)
+        model, given["model"] = (model, None) if is_named else ("MODEL", "MODEL")
+    words = [word for file in files for word in ("--config", file)]
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = "--" + {"environment": "env"}.get(name, name).replace("_", "-")
+            words += [flag] if value is True else [flag, str(value)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return Question(cards, per_machine or 8, device, host, prompt, model, words)

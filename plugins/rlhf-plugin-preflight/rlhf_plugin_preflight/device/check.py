@@ -79,6 +79,7 @@ def _comparisons(model: str, device: torch.device, ranks: int, rollout: Sequence
 def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:
     """Forwards and engine; the model is freed at the end."""
     from rlhf_core.models import ModelConfig, load_policy
+    from rlhf_plugin_preflight.device.casts import compare_casts
     from rlhf_plugin_preflight.device.forwards import compare_engine, compare_forwards
 
     loaded = load_policy(ModelConfig(path=model))
@@ -86,6 +87,8 @@ def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:
     for precision in precisions:
         yield from guarded(f"forward {precision}", partial(compare_forwards, loaded, device, precision))
         yield from guarded(f"native engine {precision}", partial(compare_engine, loaded, device, precision))
+    del loaded
+    yield from guarded("update bf16, checkpointing: casts", partial(compare_casts, model, device))
 
 
 def _device(name: str) -> torch.device:

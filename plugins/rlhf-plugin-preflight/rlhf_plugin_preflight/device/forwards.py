@@ -31,7 +31,7 @@ REPEATS = {"cpu": 1, "cuda": 5}
 
 def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Precision) -> Iterator[Comparison]:
     """Each optimisation alone and all together, on copies: logprobs, gradient, seconds of forward and backward."""
-    model = _placed(loaded, device, precision)
+    model = placed(loaded, device, precision)
     samples = random_samples(loaded)
     possible = possible_here(structure(model))
     plain = compute(model, samples, 1.0, None, gradient=True)
@@ -55,7 +55,7 @@ def possible_here(known: Structure) -> ForwardOptions:
 
 
 def _possible_on_cpu(loaded: LoadedModel, precision: Precision) -> ForwardOptions:
-    return possible_here(structure(_placed(loaded, torch.device("cpu"), precision)))
+    return possible_here(structure(placed(loaded, torch.device("cpu"), precision)))
 
 
 def _refused(what: str, device: torch.device, runs_on_cpu: bool) -> Comparison:
@@ -90,13 +90,13 @@ def _each_way(
     """Packed attention by every way with one call, that which a run takes among them; none where a run takes none."""
     options = PLAIN.alone("packing")
     with selected_backends() as taken:
-        _run(model, samples, options)
+        forward_and_backward(model, samples, options)
     if all(choice.backend is None and not choice.refused for choice in taken.values()):
         return
     for backend in BACKENDS:
         what = f"forward {precision}: packing by {backend.name}"
         with only_backend(backend.name), selected_backends() as taken:
-            _run(model, samples, options)
+            forward_and_backward(model, samples, options)
             refused = [why for choice in taken.values() for why in choice.refused]
             if refused:
                 yield Comparison(what, "not run", "; ".join(refused))
@@ -138,7 +138,7 @@ def compare_engine(loaded: LoadedModel, device: torch.device, precision: Precisi
     from rlhf_core.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine
 
-    model = _placed(loaded, device, precision)
+    model = placed(loaded, device, precision)
     engine = NativeEngine(model, loaded.tokenizer, loaded.context)
     samples, most = random_samples(loaded), min(32, loaded.context // 4)
     requests = [RolloutRequest(s.name, s.prompt_ids, n % GROUP, n) for n, s in enumerate(samples)]
@@ -169,7 +169,7 @@ def host_synchronisations(model: Any, samples: Sequence[TrainingSample], options
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            _run(model, samples, options)
+            forward_and_backward(model, samples, options)
     finally:
         torch.cuda.set_sync_debug_mode(before)
     return sum("synchroniz" in str(w.message) for w in seen)
@@ -191,13 +191,13 @@ def random_samples(loaded: LoadedModel) -> list[TrainingSample]:
     return samples
 
 
-def _placed(loaded: LoadedModel, device: torch.device, precision: Precision) -> Any:
+def placed(loaded: LoadedModel, device: torch.device, precision: Precision) -> Any:
     model = copy.deepcopy(loaded.model).to(device)
     set_precision(model, precision)
     return model
 
 
-def _run(model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> None:
+def forward_and_backward(model: Any, samples: Sequence[TrainingSample], options: ForwardOptions = PLAIN) -> None:
     from rlhf_core.training import completion_logprobs
 
     prompts, completions = [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
@@ -214,7 +214,7 @@ def _timed_pair(
     for _ in range(REPEATS[device.type]):
         for plain in (False, True):
             chosen = PLAIN if plain else options
-            seconds[plain].append(_seconds(partial(_run, model, samples, chosen), device))
+            seconds[plain].append(_seconds(partial(forward_and_backward, model, samples, chosen), device))
     return float(np.median(seconds[False])), float(np.median(seconds[True]))
 
 

@@ -1,9 +1,10 @@
 """What a rollout engine with weights of its own holds: its configuration has ``memory(facts)``, which returns an
-:class:`EngineMemory`, and may have ``memory_changes()``: (setting, cost, configuration), the cheapest first."""
+:class:`EngineMemory`, and may have ``memory_changes()``: (setting, cost, configuration), the cheapest first. Its class
+may have ``layouts(asked)``: how it would use cards, an :class:`EngineLayout` each, the preferred first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,53 @@ class EngineMemory:
     def left(self) -> Parts:
         """On the rank's device in an update."""
         return self.parts if self.updating is None else self.updating
+
+
+@dataclass(frozen=True)
+class CardsAsked:
+    """Cards that an engine is asked about."""
+
+    cards: int
+    per_machine: int
+    facts: EngineFacts
+    """Of one rank; ``device`` is a card's memory."""
+    heads: int
+    kv_heads: int
+    model: str
+    """What servers are started with."""
+    dtype: str
+    """In which the policy computes, by torch's name."""
+    lora_rank: int
+    quantized: bool
+    """The model is packed in 4 bits."""
+    ahead: bool
+    """Batches are sampled while the policy is updated."""
+    own: Any
+    """The run's rollout configuration, of this class or of another."""
+
+
+@dataclass(frozen=True)
+class EngineLayout:
+    """One way in which an engine would use cards."""
+
+    train: int
+    """Cards that train."""
+    settings: Sequence[str]
+    """Of the run, as ``--set`` takes them; ``$NAME`` is a variable of the shell."""
+    servers: int
+    """0: an engine in each training process."""
+    cards: int
+    """Of one server."""
+    weights: int
+    """Bytes on each card that serves; in the training process of its engine."""
+    cache: int
+    """Likewise, of keys and values."""
+    tokens: int
+    """That the cache of one server or process holds."""
+    start: Sequence[str] = ()
+    """Lines of shell that start servers before the run."""
+    refusal: ConfigError | None = None
+    """Why it cannot be, whatever the trainer holds."""
 
 
 def says_memory(run: RunConfig) -> bool:
