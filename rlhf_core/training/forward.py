@@ -220,7 +220,9 @@ def completion_logprobs(
     wanted_N = None if wanted is None else on_device(wanted, device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
-    if not structure(model).split:
+    if (divided := base_model(model).__dict__.get("divided_logprobs")) is not None:  # by a group of ranks
+        logprobs_N, entropy_N = divided(model, prompts, completions, targets_N, wanted, shared_prefix, packed, options)
+    elif not structure(model).split:
         logits_NV = padded_logits(model, prompts, completions)
         logprobs_N, entropy_N = logits_logprobs(*_only(wanted_N, logits_NV, targets_N), **options)
     else:

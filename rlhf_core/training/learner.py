@@ -134,12 +134,12 @@ class Learner:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
         factor = 0.0 if critic_only else self._factor(self.version - self.critic_only_updates)
         self.optimizer.set_rates(factor, self._critic_factor(self.version))
-        micros, dummies = self._micro_batches(samples)
+        turns = self._micro_batches(samples)
         rows: list[Mapping[str, Any]] = []
-        for n, micro in enumerate([*micros, *dummies]):
-            with self.strategy.accumulate(self.module, last=n == len(micros) + len(dummies) - 1):
-                rows.append(self._forward_backward(micro, tokens, sequences, observe, is_dummy=n >= len(micros)))
-        sums = self._read(micros, rows[: len(micros)])
+        for n, (micro, own) in enumerate(turns):
+            with self.strategy.accumulate(self.module, last=n == len(turns) - 1):
+                rows.append(self._forward_backward(micro, tokens, sequences, observe, is_dummy=not own))
+        sums = self._read([micro for micro, own in turns if own], [row for row in rows if row])
         norms = self.optimizer.step(self._norm_parts(critic_only), self.settings.optimizer.max_grad_norm)
         for name, norm in norms.items():
             if not math.isfinite(norm):
@@ -149,12 +149,15 @@ class Learner:
         core = {"learning_rate": (self.settings.optimizer.learning_rate * factor, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
-    def _micro_batches(self, samples: Sequence[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
-        """This rank's micro-batches, and dummies of loss 0 for it to make as many as the rank with the most."""
+    def _micro_batches(self, samples: Sequence[Any]) -> list[tuple[list[Any], bool]]:
+        """This rank's micro-batches, and dummies (False) of loss 0 for it to make as many as the rank with the most;
+        a strategy with ``turns`` has others, such as those of ranks with which this one computes each together."""
         micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
+        if (turns := getattr(self.strategy, "turns", None)) is not None:
+            return turns(micros)
         counts = self.strategy.gather_objects(len(micros))
         dummy = borrow_dummy_sample(self.strategy, samples[0] if samples else None, [n > 0 for n in counts])
-        return micros, [[dummy]] * (max(counts) - len(micros))
+        return [*((micro, True) for micro in micros), *[([dummy], False)] * (max(counts) - len(micros))]
 
     def _forward_backward(
         self, micro: Sequence[Any], tokens: float, sequences: float, observe: Observe | None, *, is_dummy: bool
@@ -200,11 +203,8 @@ class Learner:
             weights_B = getattr(batch, "weights_B", None)
             return (loss if weights_B is None else loss * weights_B).sum() / sequences
         mode = self.settings.reduction
-        denominator = {
-            "token_mean": tokens,
-            "sequence_mean": sequences,
-            "constant": sequences * self._constant_length,
-        }[mode]
+        constant = sequences * self._constant_length
+        denominator = {"token_mean": tokens, "sequence_mean": sequences, "constant": constant}[mode]
         return reduce_loss(loss, getattr(batch, "reduced_BT", batch.mask_BT), mode, denominator)
 
     @torch.no_grad()

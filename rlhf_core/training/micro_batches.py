@@ -97,8 +97,7 @@ def _filled(
 ) -> list[list[int]]:
     """Padded rows: neighbours in length share a micro-batch, as many as fit."""
     parts: list[list[int]] = []
-    units = sorted(units, key=lambda u: max(len(samples[i].completion_ids) for i in u))
-    for unit in units:
+    for unit in sorted(units, key=lambda u: max(len(samples[i].completion_ids) for i in u)):
         joined = [*parts[-1], *unit] if parts else unit
         if parts and positions([samples[i] for i in joined], options) <= budget:
             parts[-1] = joined

@@ -28,6 +28,7 @@ TOPICS = tuple(
 """Modules of the core that another distribution may import; not what lies below them."""
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-algorithms": 4,
+    "rlhf-plugin-fsdp": 7,
     "rlhf-plugin-native": 31,
     "rlhf-plugin-episodes": 16,
     "rlhf-plugin-launchers": 13,

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_core.config.load import resolve
 from rlhf_core.plugins.registry import Registry
@@ -91,12 +93,26 @@ def one_card() -> str:
     return f"{size('single', 1)} without FSDP, {size('fsdp', 1)} with it on one card, {size('fsdp', 4)} on each of four"
 
 
+def long_contexts() -> str:
+    """GB of a card by tokens and ``strategy.sequence_parallel``, of the record."""
+    results = json.loads((ROOT / "docs/bench/long_contexts.json").read_text())["cases"]["run"]["results"]
+    sizes = next(iter(results.values()))
+
+    def cell(plan: Mapping[str, Any]) -> str:
+        return f"{plan['peak'] / 1e9:.1f}" + ("" if plan["fits"] else ", does not fit")
+
+    lines = [["tokens", *sizes], ["---"] * (len(sizes) + 1)]
+    lines += [[f"{int(tokens):,}", *map(cell, row.values())] for tokens, row in results.items()]
+    return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
 FACTS: Mapping[str, Callable[[], str]] = {
     "core_packages": lambda: str(len([*(ROOT / "rlhf_core").glob("*/__init__.py")])),
     "agents": lambda: listed(names("agent", "rlhf-plugin-agents")),
     "agent_suites": lambda: listed(names("benchmark", "rlhf-plugin-agents")),
     "training_states": states,
     "one_card": one_card,
+    "long_contexts": long_contexts,
     "published_steps": published_steps,
     "simulated_steps": simulated_steps,
     "kept_references": lambda: listed(filter(keeps_reference, names("trainer"))),

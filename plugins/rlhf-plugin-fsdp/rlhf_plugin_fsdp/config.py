@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -29,9 +30,18 @@ class FsdpConfig(ComponentConfig):
     """False keeps a layer whole until its backward."""
     sync_every_micro_batch: bool = True
     """False keeps whole gradients until the last micro-batch."""
+    sequence_parallel: int = Field(1, ge=1)
+    """Ranks that compute each micro-batch together, every rank a slice of its tokens (Ulysses), for sequences that one
+    rank cannot hold. It divides the number of ranks and the heads of attention."""
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def rehearsed(self, module: Any) -> AbstractContextManager[None]:
+        """Context in which one process computes what a rank of a group does, for a memory plan."""
+        from rlhf_plugin_fsdp.ulysses import Rehearsal
+
+        return Rehearsal(self.sequence_parallel).dividing(module) if self.sequence_parallel > 1 else nullcontext()
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse what cannot be laid out on these ranks, and runs that shards were not compared for."""
@@ -61,6 +71,10 @@ class FsdpConfig(ComponentConfig):
                 why="weights of 4 bits are not divided: they stay where they are used, and as they are",
                 fix="leave it out",
             )
+        if self.sequence_parallel > 1:
+            from rlhf_plugin_fsdp.divisible import check_divisible
+
+            check_divisible(ctx, self.sequence_parallel)
         if self.offload:
             import torch
 

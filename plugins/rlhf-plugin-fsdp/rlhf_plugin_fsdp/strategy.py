@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlhf_core.config import BuildContext
 from rlhf_core.distributed import DelegatingCollectives, decoder_layers
+from rlhf_plugin_fsdp.ulysses import GroupForward, SequenceGroup, causal_models
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.config import FsdpConfig
@@ -30,6 +31,9 @@ class Fsdp(DelegatingCollectives):
         self.replicas = self.world_size // size
         shape, names = ((size,), ("shard",)) if self.replicas == 1 else ((self.replicas, size), ("replicate", "shard"))
         self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        self.sequence = SequenceGroup(ranks, config.sequence_parallel) if config.sequence_parallel > 1 else None
+        if self.sequence is not None:
+            self.turns = self.sequence.turns
 
     @classmethod
     def from_config(cls, config: FsdpConfig, ctx: BuildContext) -> Fsdp:
@@ -72,7 +76,8 @@ class Fsdp(DelegatingCollectives):
         """Layers are gathered one by one, and the root once for all forwards."""
         initialise(module)
         try:
-            yield module
+            group = self.sequence if causal_models(module) else None
+            yield module if group is None else cast("Any", GroupForward(module, group))
         finally:  # layers too: those that wait for a backward would keep these weights though the shards change
             for unit in _units(module):
                 unit.reshard()
@@ -101,7 +106,8 @@ class Fsdp(DelegatingCollectives):
     def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """Gradients are added over ranks after every micro-batch, or after the last alone."""
         module.set_requires_gradient_sync(last or self.config.sync_every_micro_batch)  # pyright: ignore
-        yield
+        with contextlib.nullcontext() if self.sequence is None else self.sequence.dividing(module):
+            yield
 
     def backward(self, loss: torch.Tensor) -> None:
         """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up."""

@@ -187,6 +187,7 @@ def test_every_counterpart_of_the_tables_exists_for_some_choice(peer: str) -> No
         *({"trainer": "grpo", "reward": name} for name in ("bradley_terry", "composite")),
         *({"trainer": "grpo", "dataset": name} for name in ("hub", "jsonl")),
         {"trainer": "dpo", "loss": "discopop"},
+        {"trainer": "grpo", "strategy": "fsdp"},
     ]
     targets = [Targets(registry(), choice) for choice in choices]
     wanted = {t for entry in load_table(peer).entries for t in (*entry.ours, *filter(None, [entry.hint]))}

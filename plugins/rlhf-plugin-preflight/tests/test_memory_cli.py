@@ -52,6 +52,27 @@ def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: st
 
 
 @pytest.mark.slow
+def test_a_sequence_that_ranks_divide_is_planned_as_one_rank_holds_it() -> None:
+    words = (
+        "--algo",
+        "sft",
+        "--model",
+        "shape:family=llama,layers=2,hidden=64,heads=8,kv_heads=4,vocab=512,context=1024",
+    )
+    words += (*SMALL, "--prompt-tokens", "40", "--reply-tokens", "460", "--device-memory", "1GiB", "--ranks", "8")
+    whole, divided = (
+        json.loads(plan(*words, "--set", "strategy=fsdp", "--set", f"strategy.sequence_parallel={n}", "--json"))
+        for n in (1, 4)
+    )
+    activations, slices = (facts["phases"]["update"]["parts"]["activations"] for facts in (whole, divided))
+    assert 0.2 * activations < slices < 0.35 * activations
+    assert {row["strategy"] for row in divided["strategies"]} == {"fsdp", "hsdp", "fsdp_offload"}
+    assert divided["fewest_ranks"]["fsdp"] == 4, "a group of ranks at least"
+    with pytest.raises(ModelError, match="heads of attention cannot be divided among 3 ranks"):
+        plan(*words[:-1], "6", "--set", "strategy=fsdp", "--set", "strategy.sequence_parallel=3")
+
+
+@pytest.mark.slow
 def test_main_memory_is_compared_with_what_is_offloaded_there() -> None:
     words = ("--algo", "sft", "--set", "trainer.micro_batch_size=1", "--set", "model.gradient_checkpointing=true")
     words += ("--set", "trainer.sample_prompts=0", "--prompt-tokens", "20", "--reply-tokens", "10")

@@ -207,9 +207,11 @@ def fewest_ranks(
     bucket: int = BUCKET,
     host: int | None = None,
     on_machine: int = Placement.ranks_per_node,
+    least: int = 1,
 ) -> int | None:
-    """The fewest ranks, a power of two, on which a strategy and its share of ``host`` bytes fit; None if none do."""
-    ranks = 1
+    """The fewest ranks, ``least`` times a power of two, on which a strategy and its share of ``host`` bytes fit; None
+    if none do."""
+    ranks = least
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
         placement = Placement(of, ranks, ranks_per_node, bucket=bucket)

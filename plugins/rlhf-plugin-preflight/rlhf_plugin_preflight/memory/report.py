@@ -131,13 +131,15 @@ def make_report(
             footprints[key] = footprint_of(run)
         return planned(footprints[key])
 
+    group = getattr(ctx.config.strategy, "sequence_parallel", 1)
+    names = [name for name in STRATEGIES if group == 1 or name.startswith(("fsdp", "hsdp"))]
     whole = footprint_of(ctx.config)
     footprints = {repr(ctx.config): whole}
     report = Report(
         algo=ctx.config.trainer.name,
         footprint=whole,
         plan=planned(whole),
-        others=every_strategy(whole, placement, on_cpu=on_cpu),
+        others=[p for p in every_strategy(whole, placement, on_cpu=on_cpu) if p.placement.strategy in names],
         planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
         limit=most,
         on_cpu=on_cpu,
@@ -151,8 +153,9 @@ def make_report(
                 bucket=placement.bucket,
                 host=beside,
                 on_machine=on_machine,
+                least=group,
             )
-            for name in STRATEGIES
+            for name in names
             if name != "single"
         },
         advice=None,
