@@ -14,11 +14,7 @@ from rlhf_plugin_distill.teacher_config import TeacherSettings
 def check_teacher(settings: TeacherSettings, ctx: BuildContext) -> None:
     """A teacher is there, reads the student's tokens, and gives as much as is asked."""
     temperature = getattr(ctx.config.loss, "temperature", 1.0)
-    if not (settings.path or settings.url):
-        raise ConfigError(
-            "distillation needs a teacher",
-            fix="--set trainer.teacher=FOLDER, a run, 'pocket', or the address of a vLLM server",
-        )
+    settings.require()
     if settings.url and temperature != 1:
         raise ConfigError(
             f"loss.temperature {temperature:g} cannot be combined with trainer.teacher.url",

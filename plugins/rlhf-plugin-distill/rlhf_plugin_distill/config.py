@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from rlhf_core.config import BuildContext, ConfigError
+from rlhf_core.models import ModelConfig
 from rlhf_core.rl import KLSettings, OnlineTrainerConfig
 from rlhf_core.training import OptimizerSettings
 from rlhf_plugin_distill.teacher_config import TeacherSettings, teacher_of
@@ -63,6 +64,20 @@ class DistillConfig(OnlineTrainerConfig):
 
     _teacher = field_validator("teacher", mode="before")(teacher_of)
 
+    def memory_models(self, run: Any) -> Sequence[tuple[ModelConfig, int]]:
+        """The teacher, whole in each process, for ``rlhf memory plan``."""
+        return [(model, 1) for model in self.teacher.local_models(run.model)]
+
+    def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
+        """Module and samples of these lengths (prompt, completions), likewise."""
+        from rlhf_core.training import PolicyModule
+        from rlhf_core.training.forward import ForwardOptions
+        from rlhf_plugin_distill.rehearsal import distill_rehearsal
+
+        options = ForwardOptions(self.share_prefix, self.packing != "off", self.chunked_head)
+        module = PolicyModule(ctx.policy.model, self.sampling.temperature or 1.0, options)
+        return distill_rehearsal(self.teacher, ctx, sizes, module)
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a teacher that cannot teach, and settings of policy gradients."""
         fields = type(self).model_fields
@@ -98,6 +113,17 @@ class DistillOfflineConfig(SftConfig):
     teacher: TeacherSettings = TeacherSettings()
 
     _teacher = field_validator("teacher", mode="before")(teacher_of)
+
+    def memory_models(self, run: Any) -> Sequence[tuple[ModelConfig, int]]:
+        """The teacher, whole in each process, for ``rlhf memory plan``."""
+        return [(model, 1) for model in self.teacher.local_models(run.model)]
+
+    def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
+        """Module and samples of these lengths (prompt, completions), likewise."""
+        from rlhf_core.training import PolicyModule
+        from rlhf_plugin_distill.rehearsal import distill_rehearsal
+
+        return distill_rehearsal(self.teacher, ctx, sizes, PolicyModule(ctx.policy.model))
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a teacher that cannot teach."""

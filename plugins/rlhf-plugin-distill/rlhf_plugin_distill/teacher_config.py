@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config import Config, ConfigError
-from rlhf_core.models import ModelPath
+from rlhf_core.models import ModelConfig, ModelPath
 
 
 class TeacherSettings(Config):
@@ -75,6 +75,19 @@ class TeacherSettings(Config):
                 fix='for example "{prompt}\\n\\nA correct answer: {answer}"',
             )
         return self
+
+    def require(self) -> None:
+        """Refuse settings that name no teacher."""
+        if not (self.path or self.url):
+            raise ConfigError(
+                "distillation needs a teacher",
+                fix="--set trainer.teacher=FOLDER, a run, 'pocket', or the address of a vLLM server",
+            )
+
+    def local_models(self, student: ModelConfig) -> list[ModelConfig]:
+        """The teacher in the run's processes; none of a server's."""
+        self.require()
+        return [] if self.url else [ModelConfig(path=self.path, dtype=student.dtype)]
 
 
 def teacher_of(value: Any) -> Any:

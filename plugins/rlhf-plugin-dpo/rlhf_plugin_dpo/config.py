@@ -74,7 +74,7 @@ class DpoConfig(PreferenceTrainerConfig):
         """Module and pairs of these lengths (prompt, both responses), for ``rlhf memory plan``."""
         from rlhf_plugin_dpo.pair_module import pair_rehearsal
 
-        return pair_rehearsal(self, ctx, sizes)
+        return pair_rehearsal(self, ctx, sizes, {"shared_prefix": self.share_prefix})
 
     def preflight(self, ctx: BuildContext) -> None:
         super().preflight(ctx)

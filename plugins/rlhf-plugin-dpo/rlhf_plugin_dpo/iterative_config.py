@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -86,6 +86,14 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
     def sequences_per_update(self) -> int:
         return self.pair_batch_size
+
+    def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
+        """As that of ``dpo``."""
+        from rlhf_core.training.forward import ForwardOptions
+        from rlhf_plugin_dpo.pair_module import pair_rehearsal
+
+        options = ForwardOptions(self.share_prefix, self.packing != "off", self.chunked_head)
+        return pair_rehearsal(self, ctx, sizes, options.as_arguments)
 
     def preflight(self, ctx: BuildContext) -> None:
         self.micro_batches(ctx.world_size)

@@ -111,11 +111,10 @@ class PairModule(torch.nn.Module):
 
 
 def pair_rehearsal(
-    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]], paths: Mapping[str, Any]
 ) -> tuple[PairModule, Sequence[Any]]:
     """Module and items as the trainer has them, for sizes (tokens of the prompt, tokens of each response) of pairs."""
     conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-    paths = {"shared_prefix": config.share_prefix}
     reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
     pairs: list[Any] = []
     for n, (prompt, responses) in enumerate(sizes):

@@ -14,7 +14,7 @@ from rlhf_plugin_preflight.dry_run.rows import Rows, check_hub_model, read_all
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext, RunConfig
 
-NOT_COUNTED = "activations, reward models, critic, the sampler's cache, libraries"
+NOT_COUNTED = "activations, reward models, teacher, critic, the sampler's cache, libraries"
 
 
 def keeps_reference(run: RunConfig) -> bool:

@@ -41,7 +41,13 @@ def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
     for source in remote:
         check_hub_dataset(source)
     feeds = getattr(config.trainer, "feeds", None)
-    what = "prompts" if config.samples_itself else "demonstrations" if feeds == "labels" else READERS.get(str(feeds))
+    what = (
+        "prompts"
+        if config.samples_itself
+        else "demonstrations"
+        if feeds in ("labels", "teacher")
+        else READERS.get(str(feeds))
+    )
     if remote or what is None:
         return None
     datasets = Datasets(config.dataset, ctx)

@@ -36,6 +36,7 @@ SURE = frozenset(
         "reference",
         "critic",
         "rewards",
+        "teacher",
         "sampler copy",
         "root group",
         "gradients",
@@ -111,10 +112,10 @@ _SIZES = (
 
 
 def _other_models(run: Any) -> list[str]:
-    """Of rewards, judges and a critic."""
+    """Of rewards, judges, a critic and teachers."""
     from rlhf_core.models import model_paths
 
-    paths: list[str] = []
+    paths = [config.path for config, _ in getattr(run.trainer, "memory_models", lambda run: ())(run)]
     for kind, part in run.components():
         if kind in ("reward", "judge", "advantage"):
             paths += model_paths(part.model_dump(mode="json", exclude={"pairs", "dataset"}))

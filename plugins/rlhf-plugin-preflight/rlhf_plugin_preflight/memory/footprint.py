@@ -84,6 +84,8 @@ class Footprint:
     sampler: int
     """Copies to sample from while the policy is trained."""
     rewards: int
+    teacher: int
+    """Whole on each rank."""
     update: Update
     sampling: Sampling | None
     """None where nothing is sampled, or by an engine with weights of its own."""
@@ -187,6 +189,7 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
         reference_kind=getattr(getattr(run.trainer, "reference", None), "kind", None),
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=reward_model_count(ctx),
+        teacher=teacher_bytes(run),
         update=rehearse(ctx, sizes, unknown),
         sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
     )
@@ -308,6 +311,13 @@ def reward_model_count(ctx: BuildContext) -> int:
             models = [(ModelConfig(path=path), 1) for path in model_paths(settings)]
         total += sum(count * _trunk_bytes(config) for config, count in models)
     return total
+
+
+def teacher_bytes(run: RunConfig) -> int:
+    """Bytes of the whole models that the trainer keeps beside the policy, by its ``memory_models(run)``."""
+    models = getattr(run.trainer, "memory_models", lambda run: ())(run)
+    made = ((meta_model(config).model, count) for config, count in models)
+    return sum(count * tensor_bytes([*model.parameters(), *model.buffers()]) for model, count in made)
 
 
 def _trunk_bytes(config: ModelConfig) -> int:

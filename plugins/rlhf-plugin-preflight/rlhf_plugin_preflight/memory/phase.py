@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 Parts = dict[str, int]
-ON_DEVICE = ("sampler copy", "rewards", "gradients", "reduce buffer", *RESERVED)
+ON_DEVICE = ("sampler copy", "rewards", "teacher", "gradients", "reduce buffer", *RESERVED)
 """Parts that no strategy keeps in main memory beside a device of its own."""
 
 

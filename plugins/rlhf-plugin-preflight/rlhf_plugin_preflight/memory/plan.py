@@ -107,6 +107,7 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     root = model.root / placement.tensor
     models = {"weights": weights, "reference": reference, "critic": critic}
     copies = {"sampler copy": footprint.sampler / split, "rewards": float(footprint.rewards)}
+    copies["teacher"] = float(footprint.teacher)
     kind = footprint.reference_kind
     held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
     held["weights"] += model.packed / split * (1 - of.weights)

@@ -93,17 +93,21 @@ def _online(run: RunConfig, world_size: int, lengths: Lengths) -> Sizes:
     settings = trainer.micro_batches(world_size)
     completion, group = int(trainer.sampling.max_tokens), int(trainer.group_size)
     prompts = max(1, math.ceil(trainer.prompts_per_step / world_size))
-    batch = max(1, math.ceil((getattr(trainer, "train_batch_size", None) or trainer.rollout_batch_size) / world_size))
+    batch = max(1, math.ceil(trainer.sequences_per_update() / world_size))
     longest = sorted((row.prompt for row in rows), reverse=True)
     budget = getattr(trainer, "micro_batch_tokens", None)
     size = min(settings.micro_batch_size, batch)
     if budget is not None:
         one = longest[0] + group * completion
         size = max(1, min(batch, group * (budget // one) or (budget - longest[0]) // completion))
-    groups = [Row(row.prompt, (completion,) * min(group, size)) for row in rows]
-    heavy = list(_heavy(groups, math.ceil(size / group)))
-    rest = size - sum(len(row.replies) for row in heavy[:-1])
-    heavy[-1] = Row(heavy[-1].prompt, (completion,) * rest)
+    pairs = trainer.feeds == "pairs"
+    together = 2 if pairs else min(group, size)
+    heavy = list(
+        _heavy([Row(row.prompt, (completion,) * together) for row in rows], math.ceil(size / (1 if pairs else group)))
+    )
+    if not pairs:
+        rest = size - sum(len(row.replies) for row in heavy[:-1])
+        heavy[-1] = Row(heavy[-1].prompt, (completion,) * rest)
     evaluated = max(int(trainer.eval_samples), int(getattr(trainer, "gold_samples", 0)) if trainer.eval_samples else 0)
     heldout_rows = math.ceil(min(evaluated, lengths.heldout) / world_size)
     wide = heldout_rows > prompts * group

@@ -168,8 +168,7 @@ class Planner:
             and refused(self.ctx.with_(config=run, world_size=ranks)) is None
         ):
             trainer = trainer.micro_batches(ranks)
-        batch = getattr(trainer, "train_batch_size", None) or trainer.rollout_batch_size
-        share = max(1, -(-batch // ranks))
+        share = max(1, -(-trainer.sequences_per_update() // ranks))
         size, more = min(trainer.micro_batch_size, share), trainer.micro_batch_size < share
         key = (size, more, repr(run.strategy))
         ctx = self.ctx.with_(config=run, world_size=ranks)

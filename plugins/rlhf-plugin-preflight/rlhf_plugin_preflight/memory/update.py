@@ -68,6 +68,7 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         live.name("weights", [*module.parameters(), *module.buffers()])
         if critic is not None:
             live.name("critic", [*critic.parameters(), *critic.buffers()])
+        live.name("teacher", getattr(module, "frozen", ()))
         backward = Backward(module, live)
 
         def complete(parameter: torch.nn.Parameter) -> None:
@@ -107,12 +108,12 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
 
 
 def _tidy(parts: Parts) -> Parts:
-    order = ("weights", "critic", "gradients", "optimizer", UNNAMED)
+    order = ("weights", "critic", "teacher", "gradients", "optimizer", UNNAMED)
     return {name: parts[name] for name in order if parts.get(name)}
 
 
 def _parts(ctx: BuildContext, sizes: Sizes) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
-    """(Module, samples of one micro-batch, loss, critic, its learning rate)."""
+    """(Module, samples of one micro-batch, loss, critic, its learning rate); ``module.frozen``: others' weights."""
     from rlhf_core.rl import OnlineTrainerConfig
 
     run = ctx.config
