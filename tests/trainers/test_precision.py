@@ -194,6 +194,8 @@ def test_a_checkpointed_update_keeps_no_casts_of_layers_that_are_done(monkeypatc
     cached = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda *args, cache_enabled: cached(*args, cache_enabled=True))
     assert row().verdict == "differs"
+    monkeypatch.setattr(torch, "autocast", lambda *args, cache_enabled: cached(*args, enabled=False))
+    assert row().verdict == "differs", "none was seen"
 
 
 def test_decoding_casts_each_weight_once() -> None:

@@ -39,7 +39,7 @@ def distill_rehearsal(
     served, local = (ServedOtherTokenizer, LocalOtherTokenizer) if other else (ServedTeacher, LocalTeacher)
     teacher: Any = object.__new__(served if settings.url else local)  # as its __init__ leaves it
     teacher.top_k = settings.top_k
-    module = DistillModule(policy, teacher, ctx.config.loss.build(ctx))
+    module: Any = DistillModule(policy, teacher, ctx.config.loss.build(ctx))
     module.frozen = list[Any]()
     for config in settings.local_models(ctx.config.model):
         teacher.model = meta_model(config, TEACHER_LAYERS).model.requires_grad_(False)

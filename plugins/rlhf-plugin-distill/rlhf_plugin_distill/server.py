@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -72,12 +73,14 @@ class TeacherServer:
             BadAnswer: it gives fewer, or numbers that are none.
             EngineUnavailable: it does not answer.
         """
-        return [self._best(row) for row in self._rows(prompt, completion)]
+        with self._reading():
+            return [self._best(row) for row in self._rows(prompt, completion)]
 
     def chosen(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
         """The log-probability of each token of the completion. It raises what :meth:`likeliest` does."""
-        pairs = zip(completion, self._rows(prompt, completion), strict=True)
-        values = [float((row or {})[str(token)]["logprob"]) for token, row in pairs]
+        with self._reading():
+            pairs = zip(completion, self._rows(prompt, completion), strict=True)
+            values = [float((row or {})[str(token)]["logprob"]) for token, row in pairs]
         if not all(math.isfinite(one) and one < 0.01 for one in values):
             raise BadAnswer(f"{self.settings.url} gives log-probabilities that are none: {values[:4]}")
         return values
@@ -106,6 +109,14 @@ class TeacherServer:
         if not all(math.isfinite(one) for one in logprobs) or total > 1.01:
             raise BadAnswer(f"{url} gives log-probabilities that are none: {logprobs[:4]}, in total {total:g}")
         return [token for _, token in best], [*logprobs, math.log(max(1 - total, 1e-9))]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None, None, None]:
+        """A server that was good may be another one after a restart."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise BadAnswer(f"{self.settings.url} gives log-probabilities that cannot be read ({error!r})") from error
 
     def at_once(self, ask: Callable[..., Answer], pieces: Pieces) -> list[Answer]:
         """:meth:`likeliest` or :meth:`chosen` of several texts, in order."""

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.models import ModelConfig, load_policy
 from rlhf_plugin_distill.config import DistillConfig, DistillOfflineConfig
+from rlhf_plugin_distill.server import BadAnswer, TeacherServer
 from rlhf_plugin_distill.teacher_config import TeacherSettings
 from rlhf_plugin_distill.unscored import UnscoredConfig
 from rlhf_plugin_pocket import weights_path
@@ -169,6 +170,16 @@ def test_a_server_teaches_as_its_model_does(
     losses = [[row["loss"] for row in steps(tmp_path / name)] for name in ("here", "there")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3, abs=1e-6)
     assert losses[0][0] > 0
+
+
+@pytest.mark.parametrize("row", [None, {}, {"5": {}}, {"5": {"logprob": None}}, {"5": {"logprob": "x"}}, [1]])
+def test_an_answer_that_a_server_changes_to_is_named(row: Any, served: Served) -> None:
+    server = TeacherServer(TeacherSettings(url=served.url, top_k=1))
+    vars(served)["logprobs"] = lambda body: [None, row]
+    for ask in (server.chosen, server.likeliest):
+        with pytest.raises(BadAnswer, match="log-probabilities"):
+            ask([3], [5])
+    server.close()
 
 
 @pytest.mark.parametrize("algo", ["distill", "distill_offline"])

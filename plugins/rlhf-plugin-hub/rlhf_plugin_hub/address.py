@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from rlhf_core.config import ConfigError, UserError
 
-PROBE = ".rlhf-can-write"
+PROBE, PART = ".rlhf-can-write", ".part"
 
 
 class Address:
@@ -50,21 +51,36 @@ class Address:
             self.files.invalidate_cache()
             return bool(self.files.exists(self.path(relative)))
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether it is a folder of this machine, and that one or below it."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        return isinstance(self.files, LocalFileSystem) and Path(self.root).resolve().is_relative_to(folder.resolve())
+
     def try_writing(self) -> None:
         with self._named("write to"):
+            probe = self.path(f"{PROBE}-{uuid.uuid4()}")  # of one process: others may try at the same time
             self.files.makedirs(self.root, exist_ok=True)
-            self.files.pipe_file(self.path(PROBE), b"ok")
-            self.files.rm_file(self.path(PROBE))
+            self.files.pipe_file(probe, b"ok")
+            self.files.rm_file(probe)
 
-    def put(self, file: Path, relative: str) -> None:
-        """Copy a file there; its size is compared afterwards."""
+    def put(self, file: Path, relative: str, *, renamed: bool = False) -> None:
+        """Copy a file there; its size is compared afterwards. ``renamed``: an earlier one stays until it is whole."""
         with self._named("write to"):
-            target = self.path(relative)
+            target, least = self.path(relative), file.stat().st_size  # it may grow meanwhile
+            part = f"{target}{PART}" if renamed else target
             self.files.makedirs(posixpath.dirname(target), exist_ok=True)
-            self.files.put_file(str(file), target)
+            self.files.put_file(str(file), part)
             self.files.invalidate_cache()
-            if (size := self.files.info(target)["size"]) < file.stat().st_size:
-                raise OSError(f"{relative} has {size} bytes there, and {file.stat().st_size} here")
+            if (size := self.files.info(part)["size"]) < least:
+                raise OSError(f"{relative} has {size} bytes there, and {least} here")
+            if renamed:
+                self.files.mv(part, target)
+
+    def write(self, relative: str, data: bytes) -> None:
+        with self._named("write to"):
+            self.files.makedirs(self.root, exist_ok=True)
+            self.files.pipe_file(self.path(relative), data)
 
     def get(self, relative: str, file: Path) -> None:
         with self._named("read"):

@@ -25,7 +25,7 @@ def fetch(address: str, folder: Path, settings: tuple[str, ...], as_json: bool) 
     from rlhf_core.config import ConfigError, parse_settings
     from rlhf_core.data import verify_files
     from rlhf_plugin_hub.address import Address
-    from rlhf_plugin_hub.mirror import CHECKPOINTS, fetch_run
+    from rlhf_plugin_hub.mirror import MANIFEST, fetch_run
 
     check_output(folder, option="FOLDER", folder=True)
     if folder.exists():
@@ -34,7 +34,9 @@ def fetch(address: str, folder: Path, settings: tuple[str, ...], as_json: bool) 
     shutil.rmtree(aside, ignore_errors=True)
     try:
         checkpoint = fetch_run(Address.of(address, parse_settings(settings)), aside)
-        verify_files(aside / CHECKPOINTS / checkpoint)
+        for manifest in sorted(aside.rglob(MANIFEST)):
+            if not (manifest.parent.parent / MANIFEST).is_file():  # the outer one covers it
+                verify_files(manifest.parent)
         aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

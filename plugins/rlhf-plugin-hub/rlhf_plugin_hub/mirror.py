@@ -9,10 +9,12 @@ from typing import Any
 
 from rlhf_core.config import BuildContext, ConfigError, UserError
 from rlhf_core.hooks import RunEnd, StopRun, hookimpl
-from rlhf_plugin_hub.address import Address
+from rlhf_plugin_hub.address import PART, Address
 from rlhf_plugin_hub.mirror_config import MirrorConfig
 
-CHECKPOINTS, MANIFEST, OWNER = "checkpoints", "manifest.json", "mirror.txt"
+CHECKPOINTS, FINAL, MANIFEST, OWNER = "checkpoints", "final", "manifest.json", "mirror.txt"
+ENDED = ("summary.json", "failure.json")
+"""Files that a run deletes when it goes on."""
 
 
 class Mirror:
@@ -37,20 +39,20 @@ class Mirror:
     @hookimpl
     def rlhf_run_end(self, event: RunEnd) -> None:
         """Copy the final model and the last rows."""
-        self.copy()
+        self.copy(last=True)
 
-    def copy(self) -> None:
+    def copy(self, *, last: bool = False) -> None:
         """Bring the address up to date: what is there already of a checkpoint or the final model is not sent again.
 
         Raises:
             UserError: a copy failed.
-            StopRun: a copy failed, and ``required`` is true.
+            StopRun: a copy failed, and ``required`` is true; not after the last step, where nobody hears it.
         """
         assert self.run_dir is not None
         try:
             copy_run(self.run_dir, self.address)
         except UserError as error:
-            if self.required:
+            if self.required and not last:
                 raise StopRun(f"{error.what}: {error.why}") from error
             raise
 
@@ -61,37 +63,55 @@ class Mirror:
 
 
 def claim(run_dir: Path, address: Address) -> None:
-    """Refuse an address that another run was copied to; the run's name for this is random, and is copied too."""
-    if not (run_dir / OWNER).is_file():
-        (run_dir / OWNER).write_text(f"{uuid.uuid4()}\n")
-    there = {name for name in (OWNER, "plan.json") if address.has(name)}
-    if there and (OWNER not in there or address.read(OWNER) != (run_dir / OWNER).read_bytes()):
+    """Refuse an address that another run was copied to, and take it from whoever copies there now.
+
+    ``mirror.txt`` is a line for the run, the same wherever it goes on, and one for this process; both are random.
+    """
+    if address.is_in(run_dir):
+        raise ConfigError(f"trackers: {address.name} is in the run's own folder", fix="another address")
+    own = (run_dir / OWNER).read_text().split() if (run_dir / OWNER).is_file() else []
+    run = own[0] if own else str(uuid.uuid4())
+    held = any(address.has(name) for name in ("plan.json", CHECKPOINTS, FINAL))
+    if held and (not address.has(OWNER) or address.read(OWNER).split()[:1] != [run.encode()]):
         raise ConfigError(
             f"trackers: there is another run at {address.name}",
             fix=f"another address, or go on with that run: rlhf fetch {address.name} FOLDER",
         )
+    (run_dir / OWNER).write_text(f"{run}\n{uuid.uuid4()}\n")
+    address.write(OWNER, (run_dir / OWNER).read_bytes())
 
 
 def copy_run(run_dir: Path, address: Address) -> None:
-    """Logs first, then each folder that has a manifest, which comes last; then delete what the run deleted."""
+    """Logs first, then each folder that has a manifest, which comes last; then delete what the run deleted.
+
+    Raises:
+        UserError: a copy failed, or the address is another process's now.
+    """
     there = set(address.all_files())
+    if OWNER in there and address.read(OWNER) != (run_dir / OWNER).read_bytes():
+        raise UserError(
+            f"another run or process copies to {address.name} now", fix="end one of them, or give it another address"
+        )
     whole = sorted(file.parent for file in run_dir.rglob(MANIFEST) if not _hidden(file.relative_to(run_dir)))
     whole = [folder for folder in whole if not any(other in folder.parents for other in whole)]
     for file in sorted(run_dir.rglob("*")):
         inside = any(folder in file.parents for folder in (*whole, run_dir / CHECKPOINTS))
         if file.is_file() and not inside and not _hidden(file.relative_to(run_dir)):
-            address.put(file, file.relative_to(run_dir).as_posix())
+            address.put(file, file.relative_to(run_dir).as_posix(), renamed=True)
     for folder in whole:
         name = folder.relative_to(run_dir).as_posix()
         if f"{name}/{MANIFEST}" in there:
             if address.read(f"{name}/{MANIFEST}") == (folder / MANIFEST).read_bytes():
                 continue
-            address.remove(name)
+            _remove(address, name, there)
         files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / MANIFEST]
         for file in (*files, folder / MANIFEST):
             address.put(file, file.relative_to(run_dir).as_posix())
     for name in sorted({"/".join(PurePosixPath(f).parts[:2]) for f in there if f.startswith(f"{CHECKPOINTS}/")}):
         if not (run_dir / name).is_dir():
+            _remove(address, name, there)
+    for name in there.intersection(ENDED):
+        if not (run_dir / name).exists():
             address.remove(name)
 
 
@@ -99,9 +119,13 @@ def fetch_run(address: Address, folder: Path) -> str:
     """Bring back the logs, the newest whole checkpoint and other whole folders; the checkpoint's name.
 
     Raises:
-        UserError: there is no run with a whole checkpoint.
+        UserError: there is no run with a whole checkpoint, or a file would be written elsewhere.
     """
-    files = address.all_files()
+    files = [name for name in address.all_files() if not name.endswith(PART)]
+    if outside := next((name for name in files if ".." in PurePosixPath(name).parts), None):
+        raise UserError(f"a file of {address.name} would be written outside of the folder: {outside}")
+    if f"{FINAL}/{MANIFEST}" not in files:  # cut off
+        files = [name for name in files if not name.startswith(f"{FINAL}/")]
     saved = sorted(PurePosixPath(f).parts[1] for f in files if PurePosixPath(f).match(f"{CHECKPOINTS}/*/{MANIFEST}"))
     if "plan.json" not in files or not saved:
         raise UserError(
@@ -113,6 +137,13 @@ def fetch_run(address: Address, folder: Path) -> str:
         if not name.startswith(f"{CHECKPOINTS}/") or name.startswith(f"{CHECKPOINTS}/{saved[-1]}/"):
             address.get(name, folder / name)
     return saved[-1]
+
+
+def _remove(address: Address, name: str, there: set[str]) -> None:
+    """Remove a folder; its manifest goes first, so that what is left of it is not taken for whole."""
+    if f"{name}/{MANIFEST}" in there:
+        address.remove(f"{name}/{MANIFEST}")
+    address.remove(name)
 
 
 def _hidden(path: Path) -> bool:

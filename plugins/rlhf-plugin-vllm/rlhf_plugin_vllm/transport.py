@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from rlhf_core.config import RlhfError
 from rlhf_plugin_vllm.client import Refused, ServerGone
 from rlhf_plugin_vllm.config import LOOPBACK
 from rlhf_plugin_vllm.weight_files import MIB, Published
 from rlhf_plugin_vllm.weight_group import GroupError, Sender, own_address
+from rlhf_plugin_vllm.worker import DIGESTS
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
@@ -101,6 +102,7 @@ class Groups:
                 sender.close()  # workers that wait end now, and say what they know
                 raise ServerGone(f"{method}: {error}{_said(answer)}") from error
             except OSError as error:
+                _said(answer)  # the workers hear why before the group is gone
                 raise RlhfError(
                     f"version {published.version} of the weights cannot be read from '{published.path}'",
                     why=str(error),
@@ -146,9 +148,20 @@ def reached_at(url: str) -> str:
 
 
 def stored_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """(Name, tensor) of every weight in a folder's files, each read when it is its turn."""
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(file), "pt") as tensors:
-            names: Iterable[str] = tensors.keys()
-            for name in names:
-                yield name, tensors.get_tensor(name)
+    """(Name, tensor) of every weight in a folder's files, each read when it is its turn.
+
+    Raises:
+        OSError: a file that was written is gone or cut off.
+    """
+    listed = folder / DIGESTS
+    written = json.loads(listed.read_text()) if listed.is_file() else [f.name for f in folder.glob("*.safetensors")]
+    if not written:
+        raise FileNotFoundError(f"there are no weights in '{folder}'")
+    try:
+        for file in sorted(written):
+            with safe_open(str(folder / file), "pt") as tensors:
+                names: Iterable[str] = tensors.keys()
+                for name in names:
+                    yield name, tensors.get_tensor(name)
+    except SafetensorError as error:
+        raise OSError(f"{error}") from error

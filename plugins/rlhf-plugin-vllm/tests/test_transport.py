@@ -24,6 +24,7 @@ from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.transport import stored_weights
 from rlhf_plugin_vllm.weight_group import GroupError, Receiver, Sender
+from rlhf_plugin_vllm.worker import DIGESTS
 
 CPU = torch.device("cpu")
 WORKER = """
@@ -142,6 +143,21 @@ def test_stored_weights_are_those_of_all_files(tmp_path: Path) -> None:
     save_file({"b": torch.ones(2)}, tmp_path / "00001.safetensors")
     save_file({"a": torch.zeros(2)}, tmp_path / "00000.safetensors")
     assert [(name, weight.tolist()) for name, weight in stored_weights(tmp_path)] == [("a", [0, 0]), ("b", [1, 1])]
+
+
+@pytest.mark.parametrize("lost", ["all", "one", "half"])
+def test_stored_weights_that_are_not_whole_are_not_sent_as_if_they_were(lost: str, tmp_path: Path) -> None:
+    names = [f"0000{n}.safetensors" for n in range(2)]
+    for n, name in enumerate(names):
+        save_file({f"w{n}": torch.zeros(9)}, tmp_path / name)
+    if lost != "all":
+        (tmp_path / DIGESTS).write_text(json.dumps(dict.fromkeys(names, "")))
+    for name in names[:1] if lost == "one" else names if lost == "all" else ():
+        (tmp_path / name).unlink()
+    if lost == "half":
+        (tmp_path / names[1]).write_bytes((tmp_path / names[1]).read_bytes()[:-8])
+    with pytest.raises(OSError):
+        list(stored_weights(tmp_path))
 
 
 def wait_for(said: list[str]) -> str:
