@@ -71,11 +71,9 @@ class DistillConfig(OnlineTrainerConfig):
     def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
         """Module and samples of these lengths (prompt, completions), likewise."""
         from rlhf_core.training import PolicyModule
-        from rlhf_core.training.forward import ForwardOptions
         from rlhf_plugin_distill.rehearsal import distill_rehearsal
 
-        options = ForwardOptions(self.share_prefix, self.packing != "off", self.chunked_head)
-        module = PolicyModule(ctx.policy.model, self.sampling.temperature or 1.0, options)
+        module = PolicyModule(ctx.policy.model, self.sampling.temperature or 1.0)
         return distill_rehearsal(self.teacher, ctx, sizes, module)
 
     def preflight(self, ctx: BuildContext) -> None:

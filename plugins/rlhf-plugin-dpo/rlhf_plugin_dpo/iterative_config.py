@@ -89,11 +89,10 @@ class IterativeDpoConfig(RolloutTrainerConfig):
 
     def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
         """As that of ``dpo``."""
-        from rlhf_core.training.forward import ForwardOptions
         from rlhf_plugin_dpo.pair_module import pair_rehearsal
 
-        options = ForwardOptions(self.share_prefix, self.packing != "off", self.chunked_head)
-        return pair_rehearsal(self, ctx, sizes, options.as_arguments)
+        paths = {"shared_prefix": self.share_prefix, "packed": self.packing != "off", "chunked": self.chunked_head}
+        return pair_rehearsal(self, ctx, sizes, paths)
 
     def preflight(self, ctx: BuildContext) -> None:
         self.micro_batches(ctx.world_size)

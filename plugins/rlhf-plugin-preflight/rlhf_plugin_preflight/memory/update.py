@@ -115,17 +115,18 @@ def _tidy(parts: Parts) -> Parts:
 def _parts(ctx: BuildContext, sizes: Sizes) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
     """(Module, samples of one micro-batch, loss, critic, its learning rate); ``module.frozen``: others' weights."""
     from rlhf_core.rl import OnlineTrainerConfig
+    from rlhf_core.training import PolicyModule
 
     run = ctx.config
     loss: Any = _loss(ctx)
     rehearsal = getattr(run.trainer, "rehearsal", None)
     if rehearsal is not None:
         module, samples = rehearsal(ctx, [(row.prompt, row.replies) for row in sizes.micro_batch])
+        if isinstance(run.trainer, OnlineTrainerConfig) and isinstance(module, PolicyModule):
+            module.options = _options(run.trainer)
         return module, samples, loss, None, None
     if isinstance(run.trainer, OnlineTrainerConfig):
         return _online(ctx, sizes, loss)
-    from rlhf_core.training import PolicyModule
-
     return PolicyModule(ctx.policy.model), token_samples(sizes.micro_batch), loss, None, None
 
 
@@ -135,16 +136,20 @@ def _loss(ctx: BuildContext) -> Any:
     return chosen.build(ctx)
 
 
+def _options(trainer: Any) -> Any:
+    from rlhf_core.training.forward import ForwardOptions
+
+    return ForwardOptions(trainer.share_prefix, trainer.packing != "off", trainer.chunked_head)
+
+
 def _online(ctx: BuildContext, sizes: Sizes, loss: Any) -> tuple[Any, Sequence[Any], Any, Any, float | None]:
     from rlhf_core.plugins.loss_contract import CheckedLoss
     from rlhf_core.rl.build import policy_terms
     from rlhf_core.training import PolicyModule
-    from rlhf_core.training.forward import ForwardOptions
 
     run: Any = ctx.config
     trainer = run.trainer
-    options = ForwardOptions(trainer.share_prefix, trainer.packing != "off", trainer.chunked_head)
-    module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, options)
+    module = PolicyModule(ctx.policy.model, trainer.sampling.temperature, _options(trainer))
     own = run.advantage if getattr(run.advantage, "has_critic", False) else None
     with_critic = own or getattr(trainer, "critic_advantage", None)
     estimator: Any = with_critic.build(ctx) if with_critic else None
