@@ -185,7 +185,7 @@ class Registry:
         others = [e.kind for e in self.entries() if name in (e.name, e.qualified)]
         begin = f"choose one of kind {kind}" if others else "pip install the plugin with it"
         fix = did_you_mean(name, known) or f"{begin}; rlhf plugins list --kind {kind}"
-        if set(others) <= {"algorithm"} and (distribution := brought_by(kind, name)):
+        if distribution := brought_by(kind, name):
             fix = f"pip install {distribution}, or enable it: rlhf plugins enable {distribution}"
         if kind == "reward" and "verifier" in others:
             fix = f"--reward verifier --set reward.verifier={name}"

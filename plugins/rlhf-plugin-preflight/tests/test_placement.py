@@ -41,6 +41,7 @@ FOUND = Footprint(
     reference=80 * MB,
     sampler=0,
     rewards=10 * MB,
+    teacher=0,
     update=Update(
         {"weights": 80 * MB, "gradients": 80 * MB, "optimizer": 160 * MB, "activations": 34 * MB}, 80 * MB, 0, 0,
         STAGES, units=8, first_units=8, root=16 * MB,

@@ -193,9 +193,12 @@ def test_long_odd_texts_are_read_in_linear_time(piece: str) -> None:
         arguments, good = next((a, g) for n, a, g, _ in CASES if n == name)
         check, seconds = checks([name], [arguments])[0], []
         for length in (7_500, 30_000):
-            started = time.process_time()
-            check(piece * (length // len(piece)))
-            seconds.append(time.process_time() - started)
+            tries = list[float]()  # the first may load what it reads with
+            for _ in range(3):
+                started = time.process_time()
+                check(piece * (length // len(piece)))
+                tries.append(time.process_time() - started)
+            seconds.append(min(tries))
         assert seconds[1] < 8 * seconds[0] + 0.5, name  # quadratic: 16 times, and seconds
         assert check(good)
 
