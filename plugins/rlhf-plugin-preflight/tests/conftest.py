@@ -13,8 +13,8 @@ REHEARSED: dict[str, Any] = {}
 
 @pytest.fixture(autouse=True)
 def each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a rehearsal finds depends on the run, the model's depth and number types, and the sizes: it is made once for all tests
-    that plan this run, for one card or another."""
+    """What a rehearsal finds depends on the run, the model's depth and number types, and the sizes: it is made once for
+    all tests that plan this run, for one card or another."""
     for name in ("rehearse", "rehearse_sampling"):
         rehearse = getattr(footprint, name)
 
