@@ -107,6 +107,7 @@ def test_two_ranks_equal_one_process_and_hold_half(models: Path, tmp_path: Path)
 @pytest.mark.parametrize("families", [FAMILIES_OF_WINDOWS, pytest.param(tuple(FAMILIES), marks=pytest.mark.long)])
 def test_families_with_and_without_windows(families: tuple[str, ...], models: Path, tmp_path: Path) -> None:
     numbers = found(tmp_path, models, 2, 2, *(f"{family}: grpo" for family in families))
+    assert len(numbers) == len(families)
     for row in numbers.values():
         check_equal(row)
 
@@ -126,6 +127,7 @@ def test_four_ranks_equal_one_process_with_keys_and_values_repeated(models: Path
 def test_two_groups_of_two_ranks_equal_one_process(models: Path, tmp_path: Path) -> None:
     """One of which has samples for its first rank alone, the other for its last."""
     numbers = found(tmp_path, models, 4, 2, "qwen3: grpo, by tokens", "llama: sft, checkpointing")
+    assert len(numbers) == 2
     for row in numbers.values():
         check_equal(row)
 

@@ -45,10 +45,10 @@ def distill_rehearsal(
         teacher.model = meta_model(config, TEACHER_LAYERS).model.requires_grad_(False)
         module.frozen += [*teacher.model.parameters(), *teacher.model.buffers()]
     rows = [Row(prompt, tuple(counts)) for prompt, counts in sizes]
-    return module, [_told(sample, settings.top_k) for sample in token_samples(rows)]
+    return module, [_teacher_sample(sample, settings.top_k) for sample in token_samples(rows)]
 
 
-def _told(sample: TrainingSample, top_k: int) -> DistillSample:
+def _teacher_sample(sample: TrainingSample, top_k: int) -> DistillSample:
     """With what a teacher of any kind needs or has said."""
     count = len(sample.completion_ids)
     return replace(

@@ -126,7 +126,8 @@ def fetch_run(address: Address, folder: Path) -> str:
         raise UserError(f"a file of {address.name} would be written outside of the folder: {outside}")
     if f"{FINAL}/{MANIFEST}" not in files:  # cut off
         files = [name for name in files if not name.startswith(f"{FINAL}/")]
-    saved = sorted(PurePosixPath(f).parts[1] for f in files if PurePosixPath(f).match(f"{CHECKPOINTS}/*/{MANIFEST}"))
+    saved = [PurePosixPath(f).parts[1] for f in files if PurePosixPath(f).match(f"{CHECKPOINTS}/*/{MANIFEST}")]
+    saved.sort(key=lambda name: (len(name), name))  # six digits, and more from a million steps on
     if "plan.json" not in files or not saved:
         raise UserError(
             f"there is no run to go on with at {address.name}",

@@ -251,3 +251,11 @@ def test_the_last_copy_of_a_run_that_needs_it_is_not_lost_in_silence(
 
 def test_it_conforms(tmp_path: Path) -> None:
     check_tracker(MirrorConfig(to=str(tmp_path / "bucket")))
+
+
+def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path: Path) -> None:
+    for step in ("step-999999", "step-1000000"):
+        (tmp_path / "bucket/checkpoints" / step).mkdir(parents=True)
+        (tmp_path / "bucket/checkpoints" / step / "manifest.json").write_text("{}")
+    (tmp_path / "bucket/plan.json").write_text("{}")
+    assert fetch_run(Address.of(str(tmp_path / "bucket"), {}), tmp_path / "back") == "step-1000000"

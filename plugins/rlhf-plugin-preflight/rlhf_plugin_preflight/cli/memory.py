@@ -112,7 +112,7 @@ def plan(
     placement = requested_placement(ctx, strategy, ranks, ranks_per_node, tensor, pipeline)
     if as_splits:
         options, other = (files, settings, names), strategy is not None or tensor * pipeline > 1
-        question = asked(ctx, options, (limit, host, prompt_tokens), ranks, ranks_per_node, other)
+        question = split_question(ctx, options, (limit, host, prompt_tokens), ranks, ranks_per_node, other)
         splits(ctx, options, question, as_json)
         return
     report = make_report(ctx, placement, limit, prompt_tokens, reply_tokens, host, ranks_per_node)
@@ -161,7 +161,7 @@ def splits(
         print_splits(ctx, found, question)
 
 
-def asked(
+def split_question(
     ctx: BuildContext,
     options: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
     sizes: tuple[int | None, int | None, int | None],

@@ -92,10 +92,10 @@ def propose(ctx: BuildContext, resolve: Resolve, question: Question) -> list[Spl
     if not able:
         raise ConfigError("no installed rollout engine says how it would use cards", fix="pip install rlhf-plugin-vllm")
     planner = Planner(ctx, resolve, question, next(iter(able)))
-    asked = planner.asked()
+    cards = planner.cards_asked()
     kinds: dict[tuple[str, int], list[Split]] = {}
     for name in sorted(able, key=lambda name: name != "vllm_colocated"):
-        for layout in able[name].layouts(asked):
+        for layout in able[name].layouts(cards):
             tried = kinds.setdefault((name, layout.train), [])
             if not tried or tried[-1].refusal:
                 tried.append(planner.split(layout))
@@ -111,7 +111,7 @@ class Planner:
         self.resolve = lambda settings: computing_on_cards(resolve(settings))
         self._engine, self._rehearsed = engine, dict[Any, Footprint]()
 
-    def asked(self) -> CardsAsked:
+    def cards_asked(self) -> CardsAsked:
         """The question that engines are put."""
         run = self.resolve([f"rollout.name={self._engine}"])
         base, model = self._footprint(run, self.question.cards), self.ctx.config.model
