@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 TABLE = Path(__file__).parents[2] / "tests" / "families" / "table.json"
-COLUMNS = ("packing", "prefix sharing", "LoRA", "QLoRA", "episodes", "fsdp", "ZeRO", "vLLM")
+COLUMNS = ("packing", "prefix sharing", "LoRA", "QLoRA", "episodes", "fsdp", "ZeRO", "Ulysses", "vLLM")
 INTRO = """# What works with what
 
 Two steps of GRPO with a tiny random model of each family of transformers (its `model_type`), on CPUs;
 `python -m tests.families.record` makes the table, and tests compare cells with it. A number is the reason of a refusal,
-`-` was not measured. Without packing or sharing a run goes on, unless it asks for `trainer.packing=on`. Sequence
-parallelism needs packing ([families compared](../scaling.md#long-contexts)). vLLM 0.32.0 for CPUs computes GPT-NeoX
-otherwise than transformers without any sync too, reads gpt-oss rightly from files and wrongly at a sync, does not start
-DeepSeek-V3 and fails in Mamba's first request; each such run ends before its first step. Encoder-decoders, and models
-that read images or sound and have no form that reads text alone, are refused before they are loaded.
+`-` was not measured. Without packing or sharing a run goes on, unless it asks for `trainer.packing=on`. Ulysses is
+[sequence parallelism](../scaling.md#long-contexts) on two ranks. vLLM 0.32.0 for CPUs computes GPT-NeoX otherwise than
+transformers without any sync too, reads gpt-oss rightly from files and wrongly at a sync, does not start DeepSeek-V3
+and fails in Mamba's first request; each such run ends before its first step. Encoder-decoders, and models that read
+images or sound and have no form that reads text alone, are refused before they are loaded.
 
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,9 +14,8 @@ REQUIRED = object()
 HEAD = "| setting | type | default | meaning |\n|---|---|---|---|\n"
 
 
-def table(model: type[BaseModel], skip: frozenset[str] = frozenset()) -> str:
-    """Rows of name, type, default and meaning; nested settings follow as ``outer.inner``."""
-    rows = rows_of(model, "", None, skip)
+def table_of(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of name, type, default and meaning, as :func:`rows_of` gives them."""
     if not rows:
         return "No settings.\n"
     return HEAD + "".join(f"| {' | '.join(r)} |\n" for r in rows)
@@ -24,7 +24,8 @@ def table(model: type[BaseModel], skip: frozenset[str] = frozenset()) -> str:
 def rows_of(
     model: type[BaseModel], prefix: str, values: BaseModel | None, skip: frozenset[str] = frozenset()
 ) -> list[tuple[str, ...]]:
-    """The rows of one model, depth first; ``values`` holds the outer model's defaults for it."""
+    """The rows of one model, depth first, nested settings as ``outer.inner``; ``values`` holds the outer model's
+    defaults for it."""
     rows: list[tuple[str, ...]] = []
     for name, field in model.model_fields.items():
         default = getattr(values, name) if values is not None else default_of(field)

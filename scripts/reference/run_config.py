@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.settings import DatasetSettings, SourceSettings
 from rlhf_core.models.config import LoraSettings
-from scripts.reference.fields import table
+from scripts.reference.fields import rows_of, table_of
 
 INTRO = """# Configuration of a run
 
@@ -23,4 +23,5 @@ def page() -> str:
         "`dataset`": DatasetSettings,
         "One of `dataset.sources`": SourceSettings,
     }
-    return INTRO + "".join(f"\n## {title}\n\n{table(model)}" for title, model in sections.items())
+    tables = ((title, table_of(rows_of(model, "", None))) for title, model in sections.items())
+    return INTRO + "".join(f"\n## {title}\n\n{table}" for title, table in tables)

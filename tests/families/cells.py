@@ -156,13 +156,17 @@ def zero(model: Path, folder: Path) -> None:
     on_two_processes(model, folder, "deepspeed")
 
 
-def on_two_processes(model: Path, folder: Path, strategy: str) -> None:
+def ulysses(model: Path, folder: Path) -> None:
+    on_two_processes(model, folder, "fsdp", "strategy.sequence_parallel=2")
+
+
+def on_two_processes(model: Path, folder: Path, strategy: str, *further: str) -> None:
     """As :func:`train`, by `rlhf train`."""
     settings = [
         *("threads=1", "dataset.limit=64", "reward.workers=1", "model.prompt_format=raw", "trainer.steps=2"),
         *("trainer.rollout_batch_size=8", "trainer.group_size=4", "trainer.eval_samples=0"),
         *("trainer.sampling.max_tokens=8", "trainer.drop_constant_groups=false", "trainer.entropy_coefficient=0.1"),
-        *(f"strategy={strategy}", "trainer.checkpoint_every=0"),
+        *(f"strategy={strategy}", "trainer.checkpoint_every=0", *further),
     ]
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", str(model)]
     words += [word for setting in settings for word in ("--set", setting)]
@@ -183,6 +187,7 @@ CELLS: Mapping[str, Callable[[Path, Path], None]] = {
     "episodes": episodes,
     "fsdp": fsdp,
     "ZeRO": zero,
+    "Ulysses": ulysses,
     "vLLM": vllm,
 }
 

@@ -45,7 +45,7 @@ class TrainedAgentsConfig(WorldAblation):
     metric: str = "measured/right"
     also: tuple[str, ...] = (STEPS, "measured/two_hops", LONG, "eval/loss")
     seeds: tuple[int, ...] = (0, 1, 2)
-    steps: int = 400
+    steps: int = 200
     learned: int = Field(default=60, ge=1)
     """Tasks of each category that the oracle plays for training, and of each number of hops."""
     played: int = Field(default=80, ge=1)
