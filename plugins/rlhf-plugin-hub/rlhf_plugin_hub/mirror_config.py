@@ -21,7 +21,7 @@ class MirrorConfig(ComponentConfig):
     name: str = "mirror"
     component: ClassVar[str] = "rlhf_plugin_hub.mirror:Mirror"
 
-    to: str = "rlhf-mirror"
+    to: str
     """Such as ``s3://bucket/run``, ``gs://...``, ``sftp://host/folder`` or a folder, without another run."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the file system (fsspec's ``storage_options``), such as ``{endpoint_url: ...}``. They are written

@@ -31,6 +31,7 @@ PRESETS = {("trainer", n) for n in ("cispo", "dapo", "dr_grpo", "grpo_paper", "g
 REQUIRED = {
     "path": "somewhere",
     "url": "http://127.0.0.1:9",
+    "to": "elsewhere",
     "expression": "level > 2",
     "pattern": "[0-9]+",
     "task": "chain_sum",
