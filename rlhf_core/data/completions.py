@@ -12,6 +12,7 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import read_rows
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.data.settings import DatasetSettings
+from rlhf_core.data.source import with_variables
 from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.contracts import score_samples
@@ -128,8 +129,8 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
     source = str(record.row.get("source", reader.label))
     turns = turns_of(record)
     columns, _ = reader.rest(record, "completion", "response", "audio", *(("turns",) if turns else ()))
-    of_prompt = columns.get("meta")
-    meta = {**columns, **of_prompt} if isinstance(of_prompt, Mapping) else columns
+    meta = {**columns, **of_prompt} if isinstance(of_prompt := columns.get("meta"), Mapping) else columns
+    prompt = with_variables(prompt, reader, record)
     sample_prompt = Prompt(name, prompt, reader.answer(record, None), source, meta, tools=reader.tools(record))
     environment = environment_score(record) if turns else None
     return Sample(sample_prompt, final_text(turns) if turns else text, trajectory=turns, environment=environment)

@@ -127,8 +127,7 @@ class Source:
             messages = (*messages[:-1], {**messages[-1], "content": text})
         if self.shared.system_prompt and messages[0]["role"] != "system":
             messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)
-        variables = self.reader.get(record, VARIABLES)
-        return messages if variables is None else (read_variables(messages[0], variables, record), *messages[1:])
+        return with_variables(messages, self.reader, record)
 
     def name(self, record: RawRow, split: str) -> str:
         """Unique id of a row: ``label/its own id``, or ``label/file/000017``; ``label/split/000017`` where the label
@@ -165,13 +164,14 @@ def default_label(source: ComponentConfig) -> str:
     return stem or "/".join(str(v) for v in (source.name.rpartition("/")[2], options.get("subset")) if v)
 
 
-def read_variables(first: Message, value: Any, record: RawRow) -> Message:
-    """A row's first message with its variables of the chat template; a table fills those of other rows with nulls."""
+def with_variables(messages: tuple[Message, ...], reader: RowReader, record: RawRow) -> tuple[Message, ...]:
+    """The first message with the row's variables of the chat template; a table fills those of other rows with nulls."""
+    value = reader.get(record, VARIABLES) or {}
     row = {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else {"": None}
     if not all(isinstance(v, bool | int | float | str) for v in row.values()):
         why, fix = f"got {str(value)[:80]}", 'write an object such as {"enable_thinking": false}'
         raise DatasetError(f"{VARIABLES} are not texts, numbers, true or false", where=record.where, why=why, fix=fix)
-    return {**first, VARIABLES: row} if row else first
+    return ({**messages[0], VARIABLES: row}, *messages[1:]) if row else messages
 
 
 def check_template(label: str, template: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.cli import context_of, open_registry
-from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.data import DatasetError, Datasets, read_completions
 from rlhf_core.models import Formatter, ModelConfig
 from rlhf_core.models.chat_templates import set_options
 from rlhf_core.models.load import load_tokenizer
@@ -102,14 +102,17 @@ def test_a_row_has_variables_of_its_own_before_those_of_the_run(tmp_path: Path) 
         assert "enable_thinking" not in "".join(shown)
 
 
-def test_pairs_and_demonstrations_have_them_too(tmp_path: Path) -> None:
+def test_pairs_demonstrations_and_completions_have_them_too(tmp_path: Path) -> None:
     shared = {"chat_template_kwargs": {"enable_thinking": False, "size": None}}
     chat = [*ASKED, {"role": "assistant", "content": "5"}]
     row = {"chosen": chat, "rejected": [*ASKED, {"role": "assistant", "content": "6"}], **shared}
     formatter = Formatter(load(chat_template=TEMPLATE), "chat")
     (pair,) = rows_of(tmp_path / "pairs.jsonl", row).pairs("train")
     (demonstration,) = rows_of(tmp_path / "chats.jsonl", {"messages": chat, **shared}).demonstrations("train")
-    for prompt in (pair.prompt, demonstration.prompt):
+    rows = [{"messages": chat, "id": 1, **shared}, {"prompt": "2 + 3?", "completion": "5", "id": 2, **shared}]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scored = [sample.prompt.messages for sample in read_completions(str(tmp_path / "scored.jsonl")).samples]
+    for prompt in (pair.prompt, demonstration.prompt, *scored):
         assert formatter.tokenizer.decode(formatter.encode(prompt)).endswith(" <no>")
 
 
