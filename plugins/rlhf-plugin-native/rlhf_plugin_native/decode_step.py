@@ -34,7 +34,13 @@ from rlhf_core.models.layers.trunk_and_head import (
 )
 
 BLOCK = 64
-"""Positions allocated ahead of need."""
+"""Positions are allocated in blocks."""
+
+
+def capacity(positions: int) -> int:
+    """Positions to allocate for so many: up to the next block, and beyond 512 an eighth more, so that a long completion
+    moves its cache a few times instead of once a block."""
+    return (positions // BLOCK + 1 + positions // (8 * BLOCK)) * BLOCK
 
 
 class GrowingLayer(DynamicLayer):
@@ -66,7 +72,7 @@ class GrowingLayer(DynamicLayer):
         return self._views()
 
     def _allocate(self, like: torch.Tensor, batch: int, needed: int) -> torch.Tensor:
-        return like.new_empty((batch, like.shape[1], (needed // BLOCK + 1) * BLOCK, like.shape[-1]))
+        return like.new_empty((batch, like.shape[1], capacity(needed), like.shape[-1]))
 
     def _views(self) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys, self.values = (b[:, :, : self.length] for b in self.buffers)

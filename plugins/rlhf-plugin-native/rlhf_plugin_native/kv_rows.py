@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlhf_core.models import on_device
-from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer
+from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer, capacity
 
 AHEAD = 4
 """Room is made for so many times the rows that there are."""
@@ -49,7 +49,7 @@ class RoomyLayer(GrowingLayer):
     def _move(self, rows: int, spare: int, width: int, last: int, more: int = 1) -> None:
         """New buffers with room, and in them the ``last`` positions of all sequences, behind ``width - last`` zeros."""
         used = [view[:, :, self.length - last :] for view in self._views()]
-        positions = BLOCK + ((width + more - 1) // BLOCK + 1) * BLOCK
+        positions = BLOCK + capacity(width + more - 1)
         if self.most_positions is not None:
             spare = min(spare, self.most_positions // positions - rows)
         shape = (rows + max(0, spare), used[0].shape[1], positions, used[0].shape[3])

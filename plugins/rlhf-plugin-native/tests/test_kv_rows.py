@@ -85,6 +85,20 @@ def test_room_is_within_the_bound_and_never_less_than_the_rows_need(bound: int |
     assert held == (rows if bound is None else max(4, bound // positions)), "longer rows leave room for fewer"
 
 
+@pytest.mark.parametrize("roomy", [False, True])
+def test_a_long_completion_moves_its_cache_a_few_times(roomy: bool) -> None:
+    layer = layer_of(1, 70, torch.Generator().manual_seed(0))
+    layer = RoomyLayer(layer, 1) if roomy else layer
+    token, moves = torch.ones(2, 1, 2, 1, 4), 0
+    while layer.length < 8192:
+        before = layer.buffers[0]
+        layer.update(*token.unbind(0))
+        moves += layer.buffers[0] is not before
+    assert layer.keys.shape[-2] == 8192 and (layer.keys[:, :, 70:] == 1).all()
+    assert moves <= 32, "once a block would be 126"
+    assert layer.buffers[0].shape[-2] <= 8192 * 1.15
+
+
 def test_moves_are_worked_out_on_the_host() -> None:
     moves = Moves.of(np.array([0, 5, 2, 6]), CPU)
     assert [part.tolist() for part in moves] == [[0, 5, 2, 6], [1, 3], [5, 6]]

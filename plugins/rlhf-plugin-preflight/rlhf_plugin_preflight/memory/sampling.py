@@ -91,7 +91,7 @@ def _read(model: Any, prompts: Sequence[int], longest: int, live: LiveBytes) -> 
 
 def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: LiveBytes) -> Parts:
     """The last token: a cache of full width, one layer of which has just been made wider."""
-    from rlhf_plugin_native.decode_step import BLOCK, GrowingLayer, make_cache, plain_step
+    from rlhf_plugin_native.decode_step import GrowingLayer, capacity, make_cache, plain_step
     from rlhf_plugin_native.sampling import draw
 
     model = ctx.policy.model
@@ -99,13 +99,14 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
     ids_B1 = torch.zeros((rows, 1), dtype=torch.long)
     plain_step(model, _parts(model), ids_B1, None, ids_B1, cache)
     width = longest + completion - 1
+    room = capacity(longest)
+    while room <= width:
+        room = capacity(room + 1)
     cached: list[torch.Tensor] = []
     layers: list[Any] = list(cache.layers)
     for layer in layers:
         if isinstance(layer, GrowingLayer):
-            layer.buffers = [
-                b.new_empty((rows, b.shape[1], (width // BLOCK + 1) * BLOCK, b.shape[3])) for b in layer.buffers
-            ]
+            layer.buffers = [b.new_empty((rows, b.shape[1], room, b.shape[3])) for b in layer.buffers]
             layer.length = width
             layer._views()
             cached += layer.buffers
@@ -116,7 +117,7 @@ def _decode(ctx: BuildContext, rows: int, longest: int, completion: int, live: L
             cached += [layer.keys, layer.values]
     live.name("KV cache", cached)
     growing = 2 * max((t.numel() * t.element_size() for t in cached), default=0)
-    if (longest // BLOCK + 1) == (width // BLOCK + 1) and all(isinstance(layer, GrowingLayer) for layer in layers):
+    if room == capacity(longest) and all(isinstance(layer, GrowingLayer) for layer in layers):
         growing = 0  # what was made for the prompts is wide enough
     live.begin()
     logits_BV = plain_step(model, _parts(model), ids_B1, torch.ones((rows, width + 1), dtype=torch.long), ids_B1, cache)
