@@ -94,7 +94,8 @@ def test_a_long_completion_moves_its_cache_a_few_times(roomy: bool) -> None:
         before = layer.buffers[0]
         layer.update(*token.unbind(0))
         moves += layer.buffers[0] is not before
-    assert layer.keys.shape[-2] == 8192 and (layer.keys[:, :, 70:] == 1).all()
+    assert layer.keys.shape[-2] == 8192
+    assert (layer.keys[:, :, 70:] == 1).all()
     assert moves <= 32, "once a block would be 126"
     assert layer.buffers[0].shape[-2] <= 8192 * 1.15
 
