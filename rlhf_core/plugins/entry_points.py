@@ -179,13 +179,18 @@ def brought_by(kind: str, name: str) -> str:
     return next((distribution for own, distribution in shipped.items() if normalise(own) == wanted), "")
 
 
+def scheduling(name: str) -> list[Entry]:
+    """The parts of installed plugins of a name in the entry-point group ``rlhf.schedule``."""
+    return [entry for entry in entries_of("rlhf.schedule", disabled_distributions()) if entry.name == name]
+
+
 def scheduler(name: str, setting: str) -> Callable[[], Any]:
     """What imports the part of a plugin that a setting needs (entry-point group ``rlhf.schedule``).
 
     Raises:
         PluginError: no installed plugin has it, or several have.
     """
-    entries = [entry for entry in entries_of("rlhf.schedule", disabled_distributions()) if entry.name == name]
+    entries = scheduling(name)
     if len(entries) > 1:
         several = " and ".join(entry.distribution for entry in entries)
         raise PluginError(f"{several} both do what {setting} says", fix="rlhf plugins disable all but one")

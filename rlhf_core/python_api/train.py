@@ -67,7 +67,7 @@ def train(
     from rlhf_core.runs.launch.run import pinned, plan_run, with_steps
 
     values = {"reward": reward, "loss": loss, "dataset": dataset}
-    objects = read_once({slot: value for slot, value in values.items() if _is_object(value)})
+    objects = read_once({slot: v for slot, v in values.items() if not isinstance(v, str | Path | Config | None)})
     named = {slot: config_of(slot, objects[slot]) if slot in objects else values[slot] for slot in SLOTS}
     named_rows = isinstance(dataset, str | Path)
     sections = {
@@ -86,10 +86,6 @@ def train(
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)
-
-
-def _is_object(value: Any) -> bool:
-    return value is not None and not isinstance(value, str | Path | Config)
 
 
 def _section(value: Any, key: str = "name") -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from rlhf_core.data.jsonl import read_jsonl
 from rlhf_core.data.order import by_source
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.context import BuildContext
-from rlhf_core.plugins.entry_points import scheduler
+from rlhf_core.plugins.entry_points import scheduler, scheduling
 from rlhf_core.plugins.loss_contract import LossTerm
 from rlhf_core.rl.advantages import measure_kl, with_advantages
 from rlhf_core.rl.build import OnlineParts, PartsBuilder, RolloutParts, TrainableModule, build_loss, build_online
@@ -260,7 +260,8 @@ class OnlineTrainer(RolloutTrainer):
     def build(self, checkpoint: Checkpoint | None) -> OnlineParts:
         """Build the stages of a step, and what stands around them."""
         parts = build_online(self.config, self.ctx, self.inputs, checkpoint)
-        if "trace" in self.config.scheduled(self.ctx.config.dataset):
+        outlined = self.strategy.world_size > 1 and scheduling("trace")  # else every token would go to rank 0
+        if outlined or "trace" in self.config.scheduled(self.ctx.config.dataset):
             self.traced_groups = scheduler("trace", "trainer.trace_completions")()(self.config, parts)
         return scheduler("settings", "trainer.schedules")()(self, parts) if self.config.schedules else parts
 

@@ -261,7 +261,7 @@ def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mappi
     differing = [
         f"{key}/{part}" if part else key
         for key in shared
-        for part in _parts(first[key])
+        for part in (map(str, first[key]) if isinstance(first[key], Mapping) and first[key] else [""])
         if any(not same(_part(first[key], part), _part(rank[key], part)) for rank in ranks)
     ]
     if differing:
@@ -271,10 +271,6 @@ def for_ranks(ranks: Sequence[Mapping[str, Any]], world_size: int) -> list[Mappi
             fix=f"--nproc {len(ranks)}, or a launcher with {len(ranks)} processes in all",
         )
     return [first] * world_size
-
-
-def _parts(state: Any) -> list[str]:
-    return list(map(str, state)) if isinstance(state, Mapping) and state else [""]
 
 
 def _part(state: Any, name: str) -> Any:

@@ -67,10 +67,10 @@ def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], trace: J
     estimator = CheckedAdvantage(GroupNorm(GroupNormConfig.model_validate({})))
     stage: Any = AdvantageStep(estimator, None, unused, unused, unused, RankZero(ranks), config)  # pyright: ignore[reportArgumentType]
     source = SimpleNamespace(collector=None)
-    choose = sampled(config, SimpleNamespace(advantages=stage, source=source)) if settings else None
+    choose = sampled(config, SimpleNamespace(advantages=stage, source=source))
     ranks.barrier("a step")
     start = time.perf_counter()
-    traced = given.groups if choose is None else choose(1, given.groups)
+    traced = choose(1, given.groups)
     scored = stage.penalize_and_gather(given, ForwardResults(None, None))
     values = stage.estimate(scored, given).advantages.values
     for row in prompt_rows(traced, scored.rollouts, scored.scores, values, config.trace_prompts, {}):

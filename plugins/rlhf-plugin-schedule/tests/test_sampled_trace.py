@@ -9,15 +9,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf_core.config import ConfigError
-from rlhf_core.data import Prompt, PromptGroup
+from rlhf_core.data import DatasetSettings, Prompt, PromptGroup
 from rlhf_core.losses import Advantages
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
+from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.advantage import GroupNorm, LeaveOneOut, OptimalBaseline
 from rlhf_plugin_schedule.checks import check_trace
@@ -73,6 +75,27 @@ def test_no_token_and_no_text_of_what_is_not_traced_is_sent() -> None:
     assert [r.text != "" for r in sent] == [True] * 4 + [False] * 4, "whole groups"
     assert [tuple(r.completion_ids) for r in sent[:2]] == [r.completion_ids for r in rollouts[:2]]
     assert [len(r.completion_ids) for r in sent] == [len(r.completion_ids) for r in rollouts]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_send_no_tokens_that_nothing_reads_without_a_setting(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator = SimpleNamespace(estimator=object.__new__(GroupNorm))
+    rank_zero = SimpleNamespace(ranks=SimpleNamespace(world_size=ranks))
+    stage = SimpleNamespace(estimator=estimator, rank_zero=rank_zero, outline=list)
+    parts: Any = SimpleNamespace(advantages=stage, source=SimpleNamespace(collector=None))
+    monkeypatch.setattr("rlhf_core.rl.trainer.build_online", lambda *given: parts)
+    trainer: Any = object.__new__(OnlineTrainer)
+    trainer.config, trainer.inputs, trainer.strategy = OnlineTrainerConfig(name="t"), None, rank_zero.ranks
+    trainer.ctx = SimpleNamespace(config=SimpleNamespace(dataset=DatasetSettings.model_construct()))
+    trainer.traced_groups = lambda step, groups: groups
+    trainer.build(None)
+    groups, rollouts = completions(1000)
+    assert trainer.traced_groups(1, groups) == groups, "all are traced"
+    groups[0:0] = [replace(groups[0], prompt=replace(groups[0].prompt, id=f"other {n}")) for n in range(8)]
+    trainer.traced_groups(1, groups)  # tokens of the first eight alone are
+    sent = stage.outline(rollouts)
+    assert [r.text for r in sent] == [r.text for r in rollouts]
+    assert all((len(pickle.dumps(r.completion_ids)) < 500) == (ranks == 2) for r in sent)
 
 
 def test_an_estimator_that_reads_tokens_and_an_episode_are_sent_whole() -> None:
