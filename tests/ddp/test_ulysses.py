@@ -62,12 +62,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def found(folder: Path, models: Path, ranks: int, size: int, *cases: str) -> dict[str, Any]:
+def found(
+    folder: Path, models: Path, ranks: int, size: int, *cases: str, by: str = "sequence_parallel"
+) -> dict[str, Any]:
     """What the script finds on so many ranks, in groups of ``size``."""
     out = folder / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     done = subprocess.run(
-        [*command, str(SCRIPT), str(out), str(models), str(size), *cases],
+        [*command, str(SCRIPT), str(out), str(models), f"{by}={size}", *cases],
         capture_output=True,
         text=True,
         timeout=500,

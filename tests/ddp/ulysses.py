@@ -95,13 +95,13 @@ def numbers(strategy: Any, path: str, case: str, share: list[Any]) -> dict[str, 
     return found
 
 
-def far(ranks: AcceleratedStrategy, path: str, case: str, size: int) -> dict[str, float]:
+def far(ranks: AcceleratedStrategy, path: str, case: str, **size: int) -> dict[str, float]:
     """Distance from one process; the first rank has five of seven samples, the last the others."""
     samples = samples_of(case.split(", ")[0])
     want = numbers(LocalStrategy(), path, case, samples)
     last = ranks.rank == ranks.world_size - 1
     share = samples[:5] if ranks.rank == 0 else samples[5:] if last else []
-    got = numbers(Fsdp(FsdpConfig(device="cpu", sequence_parallel=size), ranks), path, case, share)
+    got = numbers(Fsdp(FsdpConfig(device="cpu", **size), ranks), path, case, share)  # pyright: ignore
     found = {k: max(abs(a - b) for a, b in zip(want[k], got[k], strict=True)) for k in ("losses", "norms")}
     for key in ("reference", "measured") if "reference" in want else ("measured",):
         rows = [row for rank in ranks.gather_objects(got[key]) for row in rank]
@@ -146,7 +146,8 @@ def held(strategy: Any, path: str, owner: bool) -> list[int]:
     return [max(seen), sum(kept.values())]
 
 
-def main(out: str, models: str, size: str, *cases: str) -> None:
+def main(out: str, models: str, divided: str, *cases: str) -> None:
+    name, size = divided.split("=")
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     found: dict[str, Any] = {}
     for case in cases:
@@ -156,9 +157,9 @@ def main(out: str, models: str, size: str, *cases: str) -> None:
             found[case] = lengths(ranks, path, int(size))
         elif kind.startswith("without exchange, "):
             with patch.object(SequenceGroup, "by_heads", alone), patch.object(SequenceGroup, "by_tokens", kept_apart):
-                found[case] = far(ranks, path, kind.partition(", ")[2], int(size))
+                found[case] = far(ranks, path, kind.partition(", ")[2], **{name: int(size)})
         else:
-            found[case] = far(ranks, path, kind, int(size))
+            found[case] = far(ranks, path, kind, **{name: int(size)})
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))
     ranks.close()

@@ -33,6 +33,9 @@ class FsdpConfig(ComponentConfig):
     sequence_parallel: int = Field(1, ge=1)
     """Ranks that compute each micro-batch together, every rank a slice of its tokens (Ulysses), for sequences that one
     rank cannot hold. It divides the number of ranks and the heads of attention."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Neighbouring ranks that divide the weights of each decoder layer and compute it together. It divides the number
+    of ranks, and the heads of attention and of keys and values."""
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

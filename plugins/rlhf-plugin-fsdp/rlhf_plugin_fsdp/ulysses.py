@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -97,6 +97,10 @@ class SequenceGroup:
             for model in models:
                 del model.__dict__[DIVIDED]
 
+    def apart(self) -> AbstractContextManager[None]:
+        """Every member makes as many forwards, each of its own samples; their layers are not divided anyway."""
+        return nullcontext()
+
     def logprobs(
         self,
         model: torch.nn.Module,
@@ -127,7 +131,7 @@ class SequenceGroup:
             values = [v for v in head_logprobs(fed_SH, parts.head, targets_N[here_S], **options) if v is not None]
             values_KS = torch.stack(values)
             zeros_KN = values_KS.new_zeros((len(values), len(places)))
-            values_KN = _Sum.apply(zeros_KN.index_copy(1, here_S, values_KS), self.group)
+            values_KN = Sum.apply(zeros_KN.index_copy(1, here_S, values_KS), self.group)
         return values_KN[0], values_KN[1] if options["entropy"] else None
 
     def _trunk(self, trunk: Any, own: Slice, device: torch.device) -> torch.Tensor:
@@ -216,7 +220,7 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.forward(ctx, grads[0], ctx.group), None
 
 
-class _Sum(torch.autograd.Function):
+class Sum(torch.autograd.Function):
     """Adds over ranks; what is made of the sum on any rank reaches every addend, so the adjoint is a sum too."""
 
     @staticmethod
@@ -228,7 +232,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Sum.forward(ctx, grads[0], ctx.group), None
+        return Sum.forward(ctx, grads[0], ctx.group), None
 
 
 class GroupForward:
@@ -240,7 +244,8 @@ class GroupForward:
     def __call__(self, micro: Sequence[Any], *compute: Callable[..., Any]) -> Any:
         """This rank's result. A probe (``[None]``) reads what its rank alone has, and is computed by it alone."""
         if all(sample is None for sample in micro):
-            return self.module(micro, *compute)
+            with self.group.apart():
+                return self.module(micro, *compute)
         with self.group.dividing(self.module):
             results = [self.module(other, *compute) for other in self.group.gather(micro)]
         return results[self.group.member]
