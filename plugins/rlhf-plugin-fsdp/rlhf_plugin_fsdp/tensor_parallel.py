@@ -22,10 +22,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, on_device
 from rlhf_core.models.layers.chunked_head import head_logprobs
 from rlhf_core.models.layers.trunk_and_head import Ids, base_model, trunk_and_head
 from rlhf_core.training.forward import completion_hidden, structure
+from rlhf_plugin_fsdp.divisible import check_plan
 from rlhf_plugin_fsdp.ulysses import SequenceGroup, Sum, causal_models
 
 
@@ -42,7 +44,7 @@ STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "rowwise": Rowwise,
     "replicated_with_grad_allreduce": lambda: SequenceParallel(sequence_dim=2, use_local_output=True),  # of heads
 }
-"""What transformers names in a plan; models whose plan has another style are refused."""
+"""What transformers names in a plan."""
 ADAPTERS = {"colwise": "lora_B.*", "rowwise": "lora_A.*"}
 """Which half of a LoRA adapter is divided as the weight beside it; the other half has the rank's size on one side."""
 
@@ -62,11 +64,19 @@ class TensorGroup(SequenceGroup):
         """Divided weights of the module that is called, where each rank computes alone."""
 
     def divide(self, module: torch.nn.Module) -> None:
-        """Divide the decoder layers of a module's causal models; parameters without memory get parts without."""
+        """Divide the decoder layers of a module's causal models; parameters without memory get parts without.
+
+        Raises:
+            ConfigError: transformers' plan of a model is not one that was compared, or does not divide it evenly.
+        """
         trunks = {id(trunk): trunk for trunk in (trunk_and_head(model).trunk for model in causal_models(module))}
         for trunk in trunks.values():
+            check_plan(trunk.config.name_or_path, trunk.config.to_dict(), self.size)
             for part, kind in planned(trunk, trunk.config.base_model_tp_plan):
+                learns = [(leaf, p.requires_grad) for leaf, p in part.named_parameters()]
                 parallelize_module(part, self.mesh, self._style(kind), src_data_rank=None)
+                for leaf, learn in learns:  # a style may forget it
+                    part.get_parameter(leaf).requires_grad_(learn)
 
     def _style(self, kind: str) -> ParallelStyle:
         """Style that lets a module be, while its weights are whole."""
@@ -81,9 +91,9 @@ class TensorGroup(SequenceGroup):
 
         @wraps(leave)
         def after(*args: Any) -> Any:  # (..., module, output, mesh)
-            if self._apart is not None:
-                _put_back(self._apart)
-            return leave(*args) if isinstance(args[-3].weight, DTensor) else args[-2]
+            result = leave(*args) if isinstance(args[-3].weight, DTensor) else args[-2]
+            _put_back(self._apart or [])
+            return result
 
         style._prepare_input_fn, style._prepare_output_fn = before, after
         return style
@@ -142,15 +152,28 @@ class TensorGroup(SequenceGroup):
 
 
 def planned(trunk: torch.nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[torch.nn.Module, str]]:
-    """Modules that a plan divides, with their styles; of one with an adapter its own layer and a half of the adapter."""
-    for name, part in list(trunk.named_modules()):
-        kind = next((kind for pattern, kind in plan.items() if fnmatch(name, pattern)), None)
-        if kind is None:
+    """Modules that a plan divides, with their styles; of one with an adapter its own layer and a half of the adapter.
+
+    Raises:
+        ConfigError: attention or MLP has a parameter that the plan does not name: each rank would have the gradient of
+            its own heads or columns.
+    """
+    modules = dict(trunk.named_modules())
+    kinds = {name: kind for name in modules for pattern, kind in plan.items() if fnmatch(name, pattern)}
+    blocks = {name.rpartition(".")[0] for name in kinds}
+    for name, part in modules.items():
+        inside = name in blocks or (name.rpartition(".")[0] in blocks and name not in kinds)
+        if inside and next(part.parameters(recurse=False), None) is not None:
+            raise ConfigError(
+                f"strategy.tensor_parallel cannot divide a model with {name}",
+                why="transformers' plan of the model does not say how",
+                fix="leave strategy.tensor_parallel out, or use a newer transformers",
+            )
+    for name, kind in kinds.items():
+        if not hasattr(modules[name], "base_layer"):
+            yield modules[name], kind
             continue
-        if not hasattr(part, "base_layer"):
-            yield part, kind
-            continue
-        for inner, module in list(part.named_modules()):
+        for inner, module in list(modules[name].named_modules()):
             if inner == "base_layer" or fnmatch(inner, ADAPTERS[kind]):
                 yield module, kind
 
