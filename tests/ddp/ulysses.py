@@ -150,7 +150,8 @@ def held(strategy: Any, path: str, owner: bool) -> list[int]:
 
 def parts(ranks: AcceleratedStrategy, path: str, size: int) -> dict[str, Any]:
     """By linear layer the shares of its weight and of its output's width that each rank has in an update; how far
-    what is not divided is then from the neighbour's, and the same in forwards of each rank's own."""
+    what is not divided is then from the neighbour's; the shares where weights are gathered, and how far logits of a
+    forward of each rank's own are from theirs."""
     strategy = Fsdp(FsdpConfig(device="cpu", tensor_parallel=size), ranks)
     loaded = load_policy(ModelConfig(path=path), weights=False)
     seen: dict[str, tuple[float, float]] = {}
@@ -171,12 +172,12 @@ def parts(ranks: AcceleratedStrategy, path: str, size: int) -> dict[str, Any]:
     found["apart"] = max(
         float((a - b).abs().max()) for a, b in zip(every[0], every[1], strict=True) if a.numel() and b.numel()
     )
-    probe_on_shards(strategy, prepared, lambda module: module.model(torch.arange(9 + ranks.rank)[None]).logits.sum())
-    found["alone"] = dict(seen)
+    ids = torch.arange(9 + ranks.rank)[None]
+    alone = probe_on_shards(strategy, prepared, lambda module: module.model(ids).logits)
     seen.clear()
-    with strategy.gathered(prepared), torch.no_grad():  # as sampling does: no other rank makes this forward
-        _ = None if ranks.rank else loaded.model(torch.arange(9)[None])
-    return {**found, "gathered": dict(seen)}
+    with strategy.gathered(prepared), torch.no_grad():  # as sampling does: the ranks make as many forwards as they like
+        whole = [loaded.model(ids).logits for _ in range(1 + ranks.rank)][0]
+    return {**found, "gathered": dict(seen), "alone": ranks.gather_objects(float((alone - whole).abs().max()))}
 
 
 def main(out: str, models: str, divided: str, *cases: str) -> None:
