@@ -176,7 +176,7 @@ def parts(ranks: AcceleratedStrategy, path: str, size: int) -> dict[str, Any]:
     alone = probe_on_shards(strategy, prepared, lambda module: module.model(ids).logits)
     seen.clear()
     with strategy.gathered(prepared), torch.no_grad():  # as sampling does: the ranks make as many forwards as they like
-        whole = [loaded.model(ids).logits for _ in range(1 + ranks.rank)][0]
+        whole = [loaded.model(ids).logits for _ in range(1 + ranks.rank)][-1]
     return {**found, "gathered": dict(seen), "alone": ranks.gather_objects(float((alone - whole).abs().max()))}
 
 

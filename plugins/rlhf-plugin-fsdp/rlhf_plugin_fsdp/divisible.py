@@ -69,7 +69,7 @@ def check_plan(path: str, settings: Mapping[str, Any], size: int) -> None:
     """
     from transformers import CONFIG_MAPPING
 
-    kind = settings.get("model_type")
+    kind = str(settings.get("model_type"))
     plan = CONFIG_MAPPING[kind].base_model_tp_plan if kind in CONFIG_MAPPING else None
     if not plan or set(plan.values()) - {*STYLES}:
         others = ", ".join(sorted({*(plan or {}).values()} - {*STYLES}))
@@ -78,7 +78,9 @@ def check_plan(path: str, settings: Mapping[str, Any], size: int) -> None:
             why=f"transformers' plan of it has {others or 'nothing'}; {', '.join(STYLES)} were compared",
             fix="leave strategy.tensor_parallel out; strategy=fsdp divides its weights layer by layer",
         )
-    sizes = {key: int(settings[key]) for key in (*HEADS, "num_key_value_heads", "intermediate_size") if settings.get(key)}
+    sizes = {
+        key: int(settings[key]) for key in (*HEADS, "num_key_value_heads", "intermediate_size") if settings.get(key)
+    }
     if odd := [f"{key} {count}" for key, count in sizes.items() if count % size]:
         raise ConfigError(
             f"strategy.tensor_parallel {size} does not divide '{path}': {', '.join(odd)}",

@@ -120,8 +120,8 @@ class Fsdp(DelegatingCollectives):
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up. Ranks that divide weights count
-        as one."""
+        """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up. Ranks that divide weights
+        count as one."""
         self.ranks.backward(loss / self.config.tensor_parallel)
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:

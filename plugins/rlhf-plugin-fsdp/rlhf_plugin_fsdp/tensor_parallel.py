@@ -6,7 +6,7 @@ Embedding, head and norms of hidden states are not divided: their gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import wraps
@@ -23,19 +23,17 @@ from torch.distributed.tensor.parallel import (
 )
 
 from rlhf_core.config import ConfigError
-from rlhf_core.models import ModelError, on_device
-from rlhf_core.models.layers.chunked_head import head_logprobs
-from rlhf_core.models.layers.trunk_and_head import Ids, base_model, trunk_and_head
-from rlhf_core.training.forward import completion_hidden, structure
 from rlhf_plugin_fsdp.divisible import check_plan
-from rlhf_plugin_fsdp.ulysses import SequenceGroup, Sum, causal_models
+from rlhf_plugin_fsdp.ulysses import SequenceGroup, Sum, trunks, whole_logprobs
 
 
 class Rowwise(RowwiseParallel):
     """torch's, which waits for its sum: under gradient checkpointing nothing may read what is computed again."""
 
     @staticmethod
-    def _prepare_output_fn(output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, device_mesh: Any) -> Any:
+    def _prepare_output_fn(
+        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, device_mesh: Any
+    ) -> Any:
         return outputs.redistribute(placements=output_layouts).to_local()
 
 
@@ -69,8 +67,7 @@ class TensorGroup(SequenceGroup):
         Raises:
             ConfigError: transformers' plan of a model is not one that was compared, or does not divide it evenly.
         """
-        trunks = {id(trunk): trunk for trunk in (trunk_and_head(model).trunk for model in causal_models(module))}
-        for trunk in trunks.values():
+        for trunk in trunks(module):
             check_plan(trunk.config.name_or_path, trunk.config.to_dict(), self.size)
             for part, kind in planned(trunk, trunk.config.base_model_tp_plan):
                 learns = [(leaf, p.requires_grad) for leaf, p in part.named_parameters()]
@@ -118,37 +115,16 @@ class TensorGroup(SequenceGroup):
             _put_back(self._apart)
             self._apart = None
 
-    def logprobs(
-        self,
-        model: torch.nn.Module,
-        prompts: Ids,
-        completions: Ids,
-        targets_N: torch.Tensor,
-        wanted: Sequence[int] | None,
-        share_prefix: bool,
-        packed: bool,
-        options: Mapping[str, Any],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``(logprobs_N, entropy_N or None)`` of the wanted completion tokens, on every member; their gradient is
-        summed over members, so that all go back through the model with that of the rank whose loss counts.
+    def logprobs(self, model: torch.nn.Module, *args: Any) -> tuple[torch.Tensor, torch.Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As :meth:`SequenceGroup.logprobs`; every member computes all of it. The gradient is summed over members, so
+        that all go back through the model with that of the rank whose loss counts.
 
         Raises:
             ModelError: the model changes its logits after its head.
         """
-        if not structure(model).split:
-            raise ModelError(
-                f"strategy.tensor_parallel cannot be used with {type(base_model(model)).__name__}",
-                why="its logits are not its head applied to its trunk's hidden states",
-                fix="leave strategy.tensor_parallel out",
-            )
         with self.ranks._waiting("adding parts of hidden states"):
-            hidden_NH = completion_hidden(model, prompts, completions, share_prefix, packed)
-            if wanted is not None:
-                wanted_N = on_device(wanted, targets_N.device)
-                hidden_NH, targets_N = hidden_NH[wanted_N], targets_N[wanted_N]
-            values = head_logprobs(hidden_NH, trunk_and_head(model).head, targets_N, **options)
-            values_KN = _OwnersGradient.apply(torch.stack([v for v in values if v is not None]), self.group)
-        return values_KN[0], values_KN[1] if options["entropy"] else None
+            values_KN = _OwnersGradient.apply(whole_logprobs(model, *args), self.group)
+        return values_KN[0], values_KN[1] if len(values_KN) > 1 else None
 
 
 def planned(trunk: torch.nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[torch.nn.Module, str]]:

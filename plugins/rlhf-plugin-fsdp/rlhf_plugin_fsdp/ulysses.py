@@ -27,7 +27,7 @@ from rlhf_core.models.layers.chunked_head import head_logprobs
 from rlhf_core.models.layers.prefix_sharing import distinct
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.layers.trunk_and_head import Ids, base_model, trunk_and_head
-from rlhf_core.training.forward import structure
+from rlhf_core.training.forward import completion_hidden, structure
 
 DIVIDED = "divided_logprobs"
 """Attribute of a causal model by which ``completion_logprobs`` lets a group of ranks compute it."""
@@ -172,6 +172,40 @@ class Rehearsal(SequenceGroup):
 def causal_models(module: torch.nn.Module) -> list[torch.nn.Module]:
     """Transformers' causal models in a module, whose sequences can be divided."""
     return [part for part in module.modules() if getattr(part, "get_output_embeddings", lambda: None)() is not None]
+
+
+def trunks(module: torch.nn.Module) -> list[Any]:
+    """The decoders of a module's causal models, each once."""
+    return list({id(trunk): trunk for trunk in (trunk_and_head(m).trunk for m in causal_models(module))}.values())
+
+
+def whole_logprobs(
+    model: torch.nn.Module,
+    prompts: Ids,
+    completions: Ids,
+    targets_N: torch.Tensor,
+    wanted: Sequence[int] | None,
+    share_prefix: bool,
+    packed: bool,
+    options: Mapping[str, Any],
+) -> torch.Tensor:
+    """``[K, N]``: logprobs, and entropies if asked for, of the wanted completion tokens, not cut into slices.
+
+    Raises:
+        ModelError: the model changes its logits after its head.
+    """
+    if not structure(model).split:
+        raise ModelError(
+            f"strategy.tensor_parallel cannot be used with {type(base_model(model)).__name__}",
+            why="its logits are not its head applied to its trunk's hidden states",
+            fix="leave strategy.tensor_parallel out",
+        )
+    hidden_NH = completion_hidden(model, prompts, completions, share_prefix, packed)
+    if wanted is not None:
+        wanted_N = on_device(wanted, targets_N.device)
+        hidden_NH, targets_N = hidden_NH[wanted_N], targets_N[wanted_N]
+    values = head_logprobs(hidden_NH, trunk_and_head(model).head, targets_N, **options)
+    return torch.stack([v for v in values if v is not None])
 
 
 def check_structure(model: torch.nn.Module, packed: bool) -> None:

@@ -136,6 +136,11 @@ def test_a_parameter_that_the_plan_leaves_out_is_refused() -> None:
         list(planned(trunk, {name: kind for name, kind in plan.items() if "q_norm" not in name}))
 
 
+def test_a_memory_plan_of_divided_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match="strategy.tensor_parallel is not planned"):
+        FsdpConfig(tensor_parallel=2).rehearsed(None)
+
+
 def test_ranks_make_whole_groups(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="2 does not divide 3 ranks"):
         preflight(tmp_path, 2, ranks=3)
