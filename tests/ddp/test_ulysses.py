@@ -1,5 +1,5 @@
 """``strategy.sequence_parallel`` equals one process, and no rank holds a whole sequence; without exchanges it does
-not."""
+not. ``strategy.tensor_parallel`` does too, and no rank holds a whole weight of a layer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rlhf_core.models import ModelConfig, load_tokenizer
+
+from .test_resharding import apart, settings, train, weights
 
 SCRIPT = Path(__file__).parent / "ulysses.py"
 TWO = ("sft", "sft, lora, checkpointing", "dpo", "dpo, lora", "grpo, lora, checkpointing", "grpo, by tokens")
@@ -62,12 +65,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def found(folder: Path, models: Path, ranks: int, size: int, *cases: str) -> dict[str, Any]:
+def found(
+    folder: Path, models: Path, ranks: int, size: int, *cases: str, by: str = "sequence_parallel"
+) -> dict[str, Any]:
     """What the script finds on so many ranks, in groups of ``size``."""
     out = folder / "found.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     done = subprocess.run(
-        [*command, str(SCRIPT), str(out), str(models), str(size), *cases],
+        [*command, str(SCRIPT), str(out), str(models), f"{by}={size}", *cases],
         capture_output=True,
         text=True,
         timeout=500,
@@ -132,18 +137,72 @@ def test_two_groups_of_two_ranks_equal_one_process(models: Path, tmp_path: Path)
         check_equal(row)
 
 
+PLANNED = ("llama", "qwen3", "mistral", "gemma3_text", "qwen2", "granite", "smollm3", "gpt_neox")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        (2, ("qwen3: sft", "llama: dpo, lora", "qwen3: grpo, lora, checkpointing")),
+        (4, ("qwen3: grpo, by tokens", "llama: sft, lora, checkpointing", "qwen2: dpo")),
+        pytest.param(2, tuple(f"{family}: grpo" for family in PLANNED), marks=pytest.mark.long),
+    ],
+    ids=["two", "four", "families"],
+)
+def test_ranks_that_divide_weights_equal_one_process(
+    ranks: int, cases: tuple[str, ...], models: Path, tmp_path: Path
+) -> None:
+    numbers = found(tmp_path, models, ranks, 2, *cases, by="tensor_parallel")
+    assert len(numbers) == len(cases)
+    for row in numbers.values():
+        check_equal(row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_a_rank_holds_and_computes_half_of_each_layer(models: Path, tmp_path: Path) -> None:
+    seen = found(tmp_path, models, 2, 2, "qwen3: parts", by="tensor_parallel")["qwen3: parts"]
+    assert len(seen["gathered"]) == 2 * 7, "linear layers of two decoder layers"
+    summed = ("o_proj", "down_proj")
+    half = {name: [0.5, 1.0 if name.endswith(summed) else 0.5] for name in seen["gathered"]}
+    assert seen["shares"] == [half, half]
+    assert seen["gathered"] == {name: [1.0, 1.0] for name in half}
+    assert max(seen["alone"]) < 1e-5
+    assert seen["apart"] == 0.0, "what is not divided is the same on both"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_a_run_on_two_ranks_equals_one_process(models: Path, tmp_path: Path) -> None:
     """GRPO with LoRA and a KL penalty; a penalty on long completions is what the random model learns from."""
-    divided = ("strategy=fsdp", "strategy.sequence_parallel=2")
-    whole, of_ranks = trained(tmp_path / "one", models, 1), trained(tmp_path / "two", models, 2, *divided)
+    whole = trained(tmp_path / "one", models, 1)
     assert len(whole) == 2
     assert min(row["grad_norm"] for row in whole) > 1e-3
     assert whole[1]["kl"] > 1e-6
-    for row, want in zip(of_ranks, whole, strict=True):
-        for name in ("loss", "grad_norm", "kl", "reward/mean", "entropy"):
-            assert row[name] == pytest.approx(want[name], abs=1e-5), name
+    for divided in ("sequence_parallel", "tensor_parallel"):
+        of_ranks = trained(tmp_path / divided, models, 2, "strategy=fsdp", f"strategy.{divided}=2")
+        for row, want in zip(of_ranks, whole, strict=True):
+            for name in ("loss", "grad_norm", "kl", "reward/mean", "entropy"):
+                assert row[name] == pytest.approx(want[name], abs=1e-5), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+def test_divided_weights_go_on_with_other_ranks_and_strategies(models: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Count to {n % 9 + 1}.", "completion": " ".join("123456789"[: n % 9 + 1])} for n in range(48)]
+    data, run, plain = (tmp_path / name for name in ("rows.jsonl", "run", "plain"))
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    begin = ["--algo", "sft", "--model", str(models / "qwen3"), "--dataset", str(data)]
+    begin += settings(batch_size=8, eval_every=0, **{"optimizer.eps": 1e-3, "optimizer.learning_rate": 1e-3})
+    steps, two = "trainer.max_steps", ["--set", "strategy=fsdp", "--set", "strategy.tensor_parallel=2", "--nproc", "2"]
+    train(*begin, "--run-dir", str(plain), "--nproc", "1", "--set", f"{steps}=6")
+    train(*begin, "--run-dir", str(run), *two, "--set", f"{steps}=2")
+    train("--resume", str(run), "--nproc", "1", "--set", "strategy=single", "--set", f"{steps}=4")
+    train("--resume", str(run), *two, "--set", f"{steps}=6")
+    assert apart(weights(run), weights(plain)) < 1e-6
+    assert apart(weights(run), load_file(models / "qwen3" / "model.safetensors")) > 1e-3
 
 
 def trained(folder: Path, models: Path, ranks: int, *settings: str) -> list[dict[str, float]]:

@@ -1,7 +1,7 @@
-"""Sequence parallel against one process, on as many ranks as torchrun starts; rank 0 writes what it found.
+"""Sequence or tensor parallel against one process, on as many ranks as torchrun starts; rank 0 writes what it found.
 
 Losses, norms, reference logprobs and weights of three updates; what a decoder layer is given; the same with attention
-that exchanges nothing.
+that exchanges nothing; what a rank has of each divided weight.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.group import LocalStrategy
@@ -23,6 +24,7 @@ from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.reference import Reference
 from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.training.forward_check import probe_on_shards
 from rlhf_core.training.learner import Learner
 from rlhf_core.training.micro_batches import NoGradForward, by_tokens, micro_batches_of_size
 from rlhf_core.training.optimizer import prepare_to_learn
@@ -95,13 +97,13 @@ def numbers(strategy: Any, path: str, case: str, share: list[Any]) -> dict[str, 
     return found
 
 
-def far(ranks: AcceleratedStrategy, path: str, case: str, size: int) -> dict[str, float]:
+def far(ranks: AcceleratedStrategy, path: str, case: str, **size: int) -> dict[str, float]:
     """Distance from one process; the first rank has five of seven samples, the last the others."""
     samples = samples_of(case.split(", ")[0])
     want = numbers(LocalStrategy(), path, case, samples)
     last = ranks.rank == ranks.world_size - 1
     share = samples[:5] if ranks.rank == 0 else samples[5:] if last else []
-    got = numbers(Fsdp(FsdpConfig(device="cpu", sequence_parallel=size), ranks), path, case, share)
+    got = numbers(Fsdp(FsdpConfig(device="cpu", **size), ranks), path, case, share)  # pyright: ignore
     found = {k: max(abs(a - b) for a, b in zip(want[k], got[k], strict=True)) for k in ("losses", "norms")}
     for key in ("reference", "measured") if "reference" in want else ("measured",):
         rows = [row for rank in ranks.gather_objects(got[key]) for row in rank]
@@ -146,7 +148,40 @@ def held(strategy: Any, path: str, owner: bool) -> list[int]:
     return [max(seen), sum(kept.values())]
 
 
-def main(out: str, models: str, size: str, *cases: str) -> None:
+def parts(ranks: AcceleratedStrategy, path: str, size: int) -> dict[str, Any]:
+    """By linear layer the shares of its weight and of its output's width that each rank has in an update; how far
+    what is not divided is then from the neighbour's; the shares where weights are gathered, and how far logits of a
+    forward of each rank's own are from theirs."""
+    strategy = Fsdp(FsdpConfig(device="cpu", tensor_parallel=size), ranks)
+    loaded = load_policy(ModelConfig(path=path), weights=False)
+    seen: dict[str, tuple[float, float]] = {}
+
+    def note(name: str, layer: Any, out: torch.Tensor) -> None:
+        held = layer.weight.to_local() if isinstance(layer.weight, DTensor) else layer.weight
+        seen[name] = held.numel() / layer.in_features / layer.out_features, out.shape[-1] / layer.out_features
+
+    prepared, optimizer = prepare_to_learn(strategy, PolicyModule(loaded.model), CONFIG.optimizer)
+    for name, layer in loaded.model.model.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
+    learner, rows = Learner(prepared, CrossEntropy(), strategy, CONFIG, 10, optimizer=optimizer), samples_of("sft")
+    learner.update(rows[:3] if ranks.rank == 0 else rows[3:])
+    found: dict[str, Any] = {"shares": ranks.gather_objects(dict(seen))}
+    of_rank = [p.to_local() for p in prepared.parameters() if p.device_mesh.ndim == 1]  # pyright: ignore
+    every = ranks.gather_objects(of_rank)
+    found["apart"] = max(
+        float((a - b).abs().max()) for a, b in zip(every[0], every[1], strict=True) if a.numel() and b.numel()
+    )
+    ids = torch.arange(9 + ranks.rank)[None]
+    alone = probe_on_shards(strategy, prepared, lambda module: module.model(ids).logits)
+    seen.clear()
+    with strategy.gathered(prepared), torch.no_grad():  # as sampling does: the ranks make as many forwards as they like
+        whole = [loaded.model(ids).logits for _ in range(1 + ranks.rank)][-1]
+    return {**found, "gathered": dict(seen), "alone": ranks.gather_objects(float((alone - whole).abs().max()))}
+
+
+def main(out: str, models: str, divided: str, *cases: str) -> None:
+    name, size = divided.split("=")
     ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     found: dict[str, Any] = {}
     for case in cases:
@@ -154,11 +189,13 @@ def main(out: str, models: str, size: str, *cases: str) -> None:
         path = str(Path(models) / family)
         if kind == "lengths":
             found[case] = lengths(ranks, path, int(size))
+        elif kind == "parts":
+            found[case] = parts(ranks, path, int(size))
         elif kind.startswith("without exchange, "):
             with patch.object(SequenceGroup, "by_heads", alone), patch.object(SequenceGroup, "by_tokens", kept_apart):
-                found[case] = far(ranks, path, kind.partition(", ")[2], int(size))
+                found[case] = far(ranks, path, kind.partition(", ")[2], **{name: int(size)})
         else:
-            found[case] = far(ranks, path, kind, int(size))
+            found[case] = far(ranks, path, kind, **{name: int(size)})
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))
     ranks.close()

@@ -33,12 +33,25 @@ class FsdpConfig(ComponentConfig):
     sequence_parallel: int = Field(1, ge=1)
     """Ranks that compute each micro-batch together, every rank a slice of its tokens (Ulysses), for sequences that one
     rank cannot hold. It divides the number of ranks and the heads of attention."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Neighbouring ranks that divide the weights of each decoder layer and compute it together. It divides the number
+    of ranks, and the heads of attention and of keys and values."""
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def rehearsed(self, module: Any) -> AbstractContextManager[None]:
-        """Context in which one process computes what a rank of a group does, for a memory plan."""
+        """Context in which one process computes what a rank of a group does, for a memory plan.
+
+        Raises:
+            ConfigError: what one of these ranks holds is not known without the others.
+        """
+        if self.tensor_parallel > 1:
+            raise ConfigError(
+                "strategy.tensor_parallel is not planned",
+                why="what a rank holds of divided layers was not compared with a card",
+                fix="leave it out: the plan then counts whole layers, and embedding and head divided among all ranks",
+            )
         from rlhf_plugin_fsdp.ulysses import Rehearsal
 
         return Rehearsal(self.sequence_parallel).dividing(module) if self.sequence_parallel > 1 else nullcontext()
@@ -71,10 +84,11 @@ class FsdpConfig(ComponentConfig):
                 why="weights of 4 bits are not divided: they stay where they are used, and as they are",
                 fix="leave it out",
             )
-        if self.sequence_parallel > 1:
-            from rlhf_plugin_fsdp.divisible import check_divisible
+        for name in ("tensor_parallel", "sequence_parallel"):
+            if (size := getattr(self, name)) > 1:
+                from rlhf_plugin_fsdp.divisible import check_divisible
 
-            check_divisible(ctx, self.sequence_parallel)
+                check_divisible(ctx, name, size)
         if self.offload:
             import torch
 

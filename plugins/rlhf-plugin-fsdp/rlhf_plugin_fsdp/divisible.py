@@ -1,4 +1,5 @@
-"""Refuses, before a model is loaded, runs whose sequences ``strategy.sequence_parallel`` cannot divide."""
+"""Refuses, before a model is loaded, runs whose sequences ``strategy.sequence_parallel`` cannot divide, or whose
+weights ``strategy.tensor_parallel`` cannot."""
 
 from __future__ import annotations
 
@@ -20,32 +21,87 @@ HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def check_divisible(ctx: BuildContext, size: int) -> None:
+STYLES = ("colwise", "rowwise", "replicated_with_grad_allreduce")
+"""Of transformers' tensor-parallel plans, those that were compared."""
+
+
+def check_divisible(ctx: BuildContext, name: str, size: int) -> None:
     """Refuse what groups of ``size`` ranks cannot divide, or what was not compared with one process.
+
+    Args:
+        ctx: of the run.
+        name: ``sequence_parallel`` or ``tensor_parallel``.
+        size: ranks of a group.
 
     Raises:
         ConfigError: the ranks, the trainer, a setting or the model does not allow it.
     """
     if ctx.world_size % size:
         raise ConfigError(
-            f"strategy.sequence_parallel {size} does not divide {ctx.world_size} ranks",
-            why="every group of ranks that divide a sequence has as many",
+            f"strategy.{name} {size} does not divide {ctx.world_size} ranks",
+            why="every group of ranks that compute together has as many",
             fix=f"--nproc {size}, or a multiple of it",
         )
-    if what := _refused_run(ctx.config):
+    if what := _refused_run(ctx.config) or (name == "tensor_parallel" and _undivided(ctx.config)):
         raise ConfigError(
-            f"strategy.sequence_parallel cannot be used with {what}",
-            why=f"sequences are divided in {', '.join(DIVIDED)}, grpo and its variants, where rows can be packed",
-            fix="leave strategy.sequence_parallel out, or the other",
+            f"strategy.{name} cannot be used with {what}",
+            why=f"it was compared in {', '.join(DIVIDED)}, grpo and its variants, where rows can be packed",
+            fix=f"leave strategy.{name} out, or the other",
         )
-    settings = _model_settings(ctx)
+    settings, path = _model_settings(ctx), ctx.config.model.path
     if what := _refused_model(settings):
         raise ConfigError(
-            f"strategy.sequence_parallel cannot divide '{ctx.config.model.path}', a model with {what}",
-            why="on parts of sequences only models whose layers are attention and an MLP were compared",
-            fix="leave strategy.sequence_parallel out",
+            f"strategy.{name} cannot divide '{path}', a model with {what}",
+            why="only models whose layers are attention and an MLP were compared",
+            fix=f"leave strategy.{name} out",
         )
-    _check_heads(ctx.config.model.path, settings, size)
+    if name == "sequence_parallel":
+        _check_heads(path, settings, size)
+    elif settings:
+        check_plan(path, settings, size)
+
+
+def check_plan(path: str, settings: Mapping[str, Any], size: int) -> None:
+    """Refuse a model whose decoder layers ``size`` ranks cannot divide by transformers' plan.
+
+    Raises:
+        ConfigError: transformers has no plan of this kind, or heads or columns are not divided evenly.
+    """
+    from transformers import CONFIG_MAPPING
+
+    kind = str(settings.get("model_type"))
+    plan = CONFIG_MAPPING[kind].base_model_tp_plan if kind in CONFIG_MAPPING else None
+    if not plan or set(plan.values()) - {*STYLES}:
+        others = ", ".join(sorted({*(plan or {}).values()} - {*STYLES}))
+        raise ConfigError(
+            f"strategy.tensor_parallel cannot divide '{path}', a {kind}",
+            why=f"transformers' plan of it has {others or 'nothing'}; {', '.join(STYLES)} were compared",
+            fix="leave strategy.tensor_parallel out; strategy=fsdp divides its weights layer by layer",
+        )
+    sizes = {
+        key: int(settings[key]) for key in (*HEADS, "num_key_value_heads", "intermediate_size") if settings.get(key)
+    }
+    if odd := [f"{key} {count}" for key, count in sizes.items() if count % size]:
+        raise ConfigError(
+            f"strategy.tensor_parallel {size} does not divide '{path}': {', '.join(odd)}",
+            why="each rank takes as many heads, and as many columns of the MLP",
+            fix=f"a divisor of {', '.join(map(str, sizes.values()))}, or leave strategy.tensor_parallel out",
+        )
+
+
+def _undivided(run: Any) -> str:
+    """What was not compared on divided weights; "" if nothing."""
+    lora, strategy = run.model.lora, run.strategy
+    reasons = {
+        "strategy.sequence_parallel": strategy.sequence_parallel > 1,
+        "strategy.shard_size": strategy.shard_size is not None,
+        "strategy.offload": strategy.offload,
+        "model.lora.dora": lora is not None and lora.dora,
+        "model.lora.dropout": lora is not None and lora.dropout > 0,
+        "model.lora.modules_to_save": lora is not None and bool(lora.modules_to_save),
+        f"optimizer {run.trainer.optimizer.name}": run.trainer.optimizer.name != "adamw",
+    }
+    return next((what for what, applies in reasons.items() if applies), "")
 
 
 def _refused_run(run: Any) -> str:

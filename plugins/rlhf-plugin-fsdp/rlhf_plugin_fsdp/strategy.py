@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from rlhf_core.config import BuildContext
 from rlhf_core.distributed import DelegatingCollectives, decoder_layers
+from rlhf_plugin_fsdp.tensor_parallel import TensorGroup, copies
 from rlhf_plugin_fsdp.ulysses import GroupForward, SequenceGroup, causal_models
 
 if TYPE_CHECKING:
@@ -27,13 +28,19 @@ class Fsdp(DelegatingCollectives):
         super().__init__(ranks)
         self.config = config
         self.weights_device = torch.device("cpu") if config.offload else self.device
-        size = config.shard_size or self.world_size
-        self.replicas = self.world_size // size
+        divided = config.tensor_parallel
+        size = config.shard_size or self.world_size // divided
+        self.replicas = self.world_size // size // divided
         shape, names = ((size,), ("shard",)) if self.replicas == 1 else ((self.replicas, size), ("replicate", "shard"))
-        self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
-        self.sequence = SequenceGroup(ranks, config.sequence_parallel) if config.sequence_parallel > 1 else None
-        if self.sequence is not None:
-            self.turns = self.sequence.turns
+        if divided > 1:
+            shape, names = (*shape, divided), (*names, "tensor")
+        mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        self.mesh = mesh["shard"] if divided > 1 else mesh
+        self.tensor = TensorGroup(ranks, mesh["tensor"]) if divided > 1 else None
+        self.group = SequenceGroup(ranks, config.sequence_parallel) if config.sequence_parallel > 1 else self.tensor
+        """Ranks that compute each micro-batch together."""
+        if self.group is not None:
+            self.turns = self.group.turns
 
     @classmethod
     def from_config(cls, config: FsdpConfig, ctx: BuildContext) -> Fsdp:
@@ -49,6 +56,8 @@ class Fsdp(DelegatingCollectives):
         # autocast casts what a layer is given; its residual stream stays as it is
         inside = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce, cast_forward_inputs=False)
         outside = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+        if self.tensor is not None:
+            self.tensor.divide(module)
         packed = {p for p in module.parameters() if hasattr(p, "quant_state")}
         for layer in decoder_layers(module):
             fully_shard(
@@ -76,7 +85,7 @@ class Fsdp(DelegatingCollectives):
         """Layers are gathered one by one, and the root once for all forwards."""
         initialise(module)
         try:
-            group = self.sequence if causal_models(module) else None
+            group = self.group if causal_models(module) else None
             yield module if group is None else cast("Any", GroupForward(module, group))
         finally:  # layers too: those that wait for a backward would keep these weights though the shards change
             for unit in _units(module):
@@ -94,7 +103,8 @@ class Fsdp(DelegatingCollectives):
         for unit in units:
             unit.unshard()
         try:
-            yield
+            with contextlib.nullcontext() if self.tensor is None else self.tensor.whole(module):
+                yield
         finally:
             for unit in units:
                 unit.reshard()
@@ -106,17 +116,21 @@ class Fsdp(DelegatingCollectives):
     def accumulate(self, module: torch.nn.Module, last: bool) -> Generator[None, None, None]:
         """Gradients are added over ranks after every micro-batch, or after the last alone."""
         module.set_requires_gradient_sync(last or self.config.sync_every_micro_batch)  # pyright: ignore
-        with contextlib.nullcontext() if self.sequence is None else self.sequence.dividing(module):
+        with contextlib.nullcontext() if self.group is None else self.group.dividing(module):
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up."""
-        self.ranks.backward(loss)
+        """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up. Ranks that divide weights
+        count as one."""
+        self.ranks.backward(loss / self.config.tensor_parallel)
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Clip the norm over all ranks' shards (which may be offloaded, so not by DTensor); returns the norm before."""
-        shards = [_local(p.grad) for p in module.parameters() if p.grad is not None]
+        learning = [p for p in module.parameters() if p.grad is not None]
+        shards = [_local(p.grad) for p in learning]
         norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in shards]
+        if self.tensor is not None:
+            norms = [n / math.sqrt(copies(p, self.tensor.size)) for n, p in zip(norms, learning, strict=True)]
         with self.ranks._waiting("adding gradients"):  # on a GPU the first number that is read waits for them
             squares = float(torch.stack(norms).square().sum()) if norms else 0.0
         norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
@@ -190,6 +204,8 @@ def _full_tensor(value: Any, device: torch.device) -> torch.Tensor:
     if not isinstance(value, DTensor):
         return value
     moved: Any = value if value.device.type == device.type else value.to(device)  # which copies a DTensor always
+    for dim in range(moved.device_mesh.ndim):  # one exchange each: torch warns of several at a time
+        moved = moved.redistribute(placements=[Replicate()] * (dim + 1) + list(moved.placements[dim + 1 :]))
     return moved.full_tensor()
 
 

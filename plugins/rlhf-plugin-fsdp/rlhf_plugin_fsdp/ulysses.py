@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from rlhf_core.models.layers.chunked_head import head_logprobs
 from rlhf_core.models.layers.prefix_sharing import distinct
 from rlhf_core.models.layers.segments import Segment
 from rlhf_core.models.layers.trunk_and_head import Ids, base_model, trunk_and_head
-from rlhf_core.training.forward import structure
+from rlhf_core.training.forward import completion_hidden, structure
 
 DIVIDED = "divided_logprobs"
 """Attribute of a causal model by which ``completion_logprobs`` lets a group of ranks compute it."""
@@ -97,6 +97,10 @@ class SequenceGroup:
             for model in models:
                 del model.__dict__[DIVIDED]
 
+    def apart(self) -> AbstractContextManager[None]:
+        """Every member makes as many forwards, each of its own samples; their layers are not divided anyway."""
+        return nullcontext()
+
     def logprobs(
         self,
         model: torch.nn.Module,
@@ -127,7 +131,7 @@ class SequenceGroup:
             values = [v for v in head_logprobs(fed_SH, parts.head, targets_N[here_S], **options) if v is not None]
             values_KS = torch.stack(values)
             zeros_KN = values_KS.new_zeros((len(values), len(places)))
-            values_KN = _Sum.apply(zeros_KN.index_copy(1, here_S, values_KS), self.group)
+            values_KN = Sum.apply(zeros_KN.index_copy(1, here_S, values_KS), self.group)
         return values_KN[0], values_KN[1] if options["entropy"] else None
 
     def _trunk(self, trunk: Any, own: Slice, device: torch.device) -> torch.Tensor:
@@ -168,6 +172,40 @@ class Rehearsal(SequenceGroup):
 def causal_models(module: torch.nn.Module) -> list[torch.nn.Module]:
     """Transformers' causal models in a module, whose sequences can be divided."""
     return [part for part in module.modules() if getattr(part, "get_output_embeddings", lambda: None)() is not None]
+
+
+def trunks(module: torch.nn.Module) -> list[Any]:
+    """The decoders of a module's causal models, each once."""
+    return list({id(trunk): trunk for trunk in (trunk_and_head(m).trunk for m in causal_models(module))}.values())
+
+
+def whole_logprobs(
+    model: torch.nn.Module,
+    prompts: Ids,
+    completions: Ids,
+    targets_N: torch.Tensor,
+    wanted: Sequence[int] | None,
+    share_prefix: bool,
+    packed: bool,
+    options: Mapping[str, Any],
+) -> torch.Tensor:
+    """``[K, N]``: logprobs, and entropies if asked for, of the wanted completion tokens, not cut into slices.
+
+    Raises:
+        ModelError: the model changes its logits after its head.
+    """
+    if not structure(model).split:
+        raise ModelError(
+            f"strategy.tensor_parallel cannot be used with {type(base_model(model)).__name__}",
+            why="its logits are not its head applied to its trunk's hidden states",
+            fix="leave strategy.tensor_parallel out",
+        )
+    hidden_NH = completion_hidden(model, prompts, completions, share_prefix, packed)
+    if wanted is not None:
+        wanted_N = on_device(wanted, targets_N.device)
+        hidden_NH, targets_N = hidden_NH[wanted_N], targets_N[wanted_N]
+    values = head_logprobs(hidden_NH, trunk_and_head(model).head, targets_N, **options)
+    return torch.stack([v for v in values if v is not None])
 
 
 def check_structure(model: torch.nn.Module, packed: bool) -> None:
@@ -216,7 +254,7 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.forward(ctx, grads[0], ctx.group), None
 
 
-class _Sum(torch.autograd.Function):
+class Sum(torch.autograd.Function):
     """Adds over ranks; what is made of the sum on any rank reaches every addend, so the adjoint is a sum too."""
 
     @staticmethod
@@ -228,7 +266,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Sum.forward(ctx, grads[0], ctx.group), None
+        return Sum.forward(ctx, grads[0], ctx.group), None
 
 
 class GroupForward:
@@ -240,7 +278,8 @@ class GroupForward:
     def __call__(self, micro: Sequence[Any], *compute: Callable[..., Any]) -> Any:
         """This rank's result. A probe (``[None]``) reads what its rank alone has, and is computed by it alone."""
         if all(sample is None for sample in micro):
-            return self.module(micro, *compute)
+            with self.group.apart():
+                return self.module(micro, *compute)
         with self.group.dividing(self.module):
             results = [self.module(other, *compute) for other in self.group.gather(micro)]
         return results[self.group.member]

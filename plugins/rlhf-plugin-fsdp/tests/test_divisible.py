@@ -1,4 +1,4 @@
-"""What ``strategy.sequence_parallel`` refuses before a model is loaded, and how a row is cut."""
+"""What ``strategy.sequence_parallel`` and ``tensor_parallel`` refuse before a model is loaded, and how a row is cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import BertConfig, BertLMHeadModel
+from transformers import BertConfig, BertLMHeadModel, Qwen3Config, Qwen3Model
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelConfig, ModelError, load_policy
@@ -20,15 +20,25 @@ from rlhf_core.training import SamplingSettings
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.tensor_parallel import planned
 from rlhf_plugin_fsdp.ulysses import check_structure, slice_row
 from rlhf_plugin_grpo.config import GrpoConfig
 from rlhf_plugin_ppo.config import GaeConfig, PpoConfig
 from rlhf_plugin_sft.config import SftConfig
 
+UNTRIED: Any = {"name": "schedule_free", "schedule": "constant"}
 LLAMA: dict[str, Any] = {"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2}
 
 
-def preflight(folder: Path, size: int, trainer: Any = None, settings: Any = None, ranks: int = 0, **model: Any) -> None:
+def preflight(
+    folder: Path,
+    size: int,
+    trainer: Any = None,
+    settings: Any = None,
+    ranks: int = 0,
+    strategy: Any = None,
+    **model: Any,
+) -> None:
     """Of a run on a model of which there is a ``config.json`` and no more."""
     (folder / "config.json").write_text(json.dumps({**LLAMA, **(settings or {})}))
     (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
@@ -37,7 +47,8 @@ def preflight(folder: Path, size: int, trainer: Any = None, settings: Any = None
     run = SimpleNamespace(trainer=trainer or SftConfig(), model=ModelConfig(path=str(folder), **model))
     run.advantage = GaeConfig() if isinstance(trainer, PpoConfig) else None
     ctx: Any = SimpleNamespace(world_size=ranks or size, config=run, dry_run=False)
-    FsdpConfig(sequence_parallel=size).preflight(ctx)
+    run.strategy = FsdpConfig(**({"sequence_parallel": size} if strategy is None else strategy))
+    run.strategy.preflight(ctx)
 
 
 @pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), GrpoConfig(), OnlineTrainerConfig(name="variant")])
@@ -80,6 +91,54 @@ def test_runs_that_cannot_be_divided_are_refused(tmp_path: Path, trainer: Any, m
     with pytest.raises(ConfigError) as refused:
         preflight(tmp_path, 2, trainer, **model)
     assert_says(refused.value, said)
+
+
+@pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), GrpoConfig(), OnlineTrainerConfig(name="variant")])
+def test_weights_are_divided_by_transformers_plan(tmp_path: Path, trainer: Any) -> None:
+    preflight(tmp_path, 2, trainer, ranks=4, strategy={"tensor_parallel": 2}, lora={"r": 4})
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "strategy", "model", "said"),
+    [
+        (None, {"num_attention_heads": 5}, {}, {}, "does not divide .*: num_attention_heads 5"),
+        (None, {"num_key_value_heads": 1}, {}, {}, "num_key_value_heads 1"),
+        (None, {"intermediate_size": 7}, {}, {}, "intermediate_size 7"),
+        (None, {"model_type": "phi3"}, {}, {}, "a phi3.*colwise_gather_output, rowwise_split_input"),
+        (None, {"model_type": "gpt2"}, {}, {}, "a gpt2.*has nothing"),
+        (None, {"num_local_experts": 8}, {}, {}, "mixtures of experts"),
+        (None, {}, {"sequence_parallel": 2}, {}, "strategy.sequence_parallel"),
+        (None, {}, {"shard_size": 2}, {}, "strategy.shard_size"),
+        (None, {}, {"offload": True}, {}, "strategy.offload"),
+        (None, {}, {}, {"lora": {"dora": True}}, "model.lora.dora"),
+        (None, {}, {}, {"lora": {"dropout": 0.1}}, "model.lora.dropout"),
+        (None, {}, {}, {"lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save"),
+        (SftConfig(optimizer=UNTRIED), {}, {}, {}, "optimizer schedule_free"),
+        (KtoConfig(), {}, {}, {}, "algorithm kto"),
+        (PpoConfig(), {}, {}, {}, "a critic"),
+    ],
+)
+def test_weights_that_cannot_be_divided_are_refused(
+    tmp_path: Path, trainer: Any, settings: Any, strategy: Any, model: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        preflight(tmp_path, 2, trainer, settings, 4, {"tensor_parallel": 2, **strategy}, **model)
+    assert_says(refused.value, f"strategy.tensor_parallel.*{said}")
+
+
+def test_a_parameter_that_the_plan_leaves_out_is_refused() -> None:
+    """As q and k norms were by earlier versions: each rank would have the gradient of its own heads."""
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    trunk, plan = Qwen3Model(Qwen3Config(vocab_size=30, **sizes)), Qwen3Config.base_model_tp_plan
+    assert plan is not None
+    assert len(list(planned(trunk, plan))) == 9
+    with pytest.raises(ConfigError, match=r"a model with layers.0.self_attn.q_norm"):
+        list(planned(trunk, {name: kind for name, kind in plan.items() if "q_norm" not in name}))
+
+
+def test_a_memory_plan_of_divided_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match="strategy.tensor_parallel is not planned"):
+        FsdpConfig(tensor_parallel=2).rehearsed(None)
 
 
 def test_ranks_make_whole_groups(tmp_path: Path) -> None:
