@@ -137,7 +137,7 @@ def test_a_parameter_that_the_plan_leaves_out_is_refused() -> None:
 
 
 def test_a_memory_plan_of_divided_weights_is_refused() -> None:
-    with pytest.raises(ConfigError, match="strategy.tensor_parallel is not planned"):
+    with pytest.raises(ConfigError, match=r"strategy\.tensor_parallel is not planned"):
         FsdpConfig(tensor_parallel=2).rehearsed(None)
 
 
