@@ -93,7 +93,7 @@ def test_every_component_that_an_option_names_is_installed() -> None:
 
 
 MISSING = {
-    "Pipeline parallelism": lambda: [o for o in peers.offers(Registry(disabled=())) if "pipeline_par" in o],
+    "pipeline parallelism": lambda: [o for o in peers.offers(Registry(disabled=())) if "pipeline_par" in o],
     "SGLang": lambda: [name for name in ours("rollout") if "sglang" in name],
 }
 """What docs/scaling.md says is not there -> what would be."""
