@@ -166,7 +166,7 @@ def default_label(source: ComponentConfig) -> str:
 
 def with_variables(messages: tuple[Message, ...], reader: RowReader, record: RawRow) -> tuple[Message, ...]:
     """The first message with the row's variables of the chat template; a table fills those of other rows with nulls."""
-    value = reader.get(record, VARIABLES) or {}
+    value = {} if (given := reader.get(record, VARIABLES)) is None else given
     row = {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else {"": None}
     if not all(isinstance(v, bool | int | float | str) for v in row.values()):
         why, fix = f"got {str(value)[:80]}", 'write an object such as {"enable_thinking": false}'

@@ -119,7 +119,7 @@ def test_pairs_demonstrations_and_completions_have_them_too(tmp_path: Path) -> N
 def test_variables_that_no_template_takes_are_an_error_and_unused_ones_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for n, wrong in enumerate(("false", ["enable_thinking"], {"enable_thinking": [1]})):
+    for n, wrong in enumerate(("", [], False, "false", ["enable_thinking"], {"enable_thinking": [1]})):
         with pytest.raises(DatasetError, match="chat_template_kwargs are not texts, numbers, true or false"):
             rows_of(tmp_path / f"wrong{n}.jsonl", {"prompt": "x", "chat_template_kwargs": wrong}).prompts("train")
     (prompt,) = rows_of(tmp_path / "rows.jsonl", {"prompt": "x", "chat_template_kwargs": {"depth": 2}}).prompts("train")

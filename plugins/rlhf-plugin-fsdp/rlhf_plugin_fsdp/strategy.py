@@ -103,7 +103,7 @@ class Fsdp(DelegatingCollectives):
         for unit in units:
             unit.unshard()
         try:
-            with contextlib.nullcontext() if self.tensor is None else self.tensor.whole(module):
+            with contextlib.nullcontext() if self.tensor is None else self.tensor.gathered(module):
                 yield
         finally:
             for unit in units:

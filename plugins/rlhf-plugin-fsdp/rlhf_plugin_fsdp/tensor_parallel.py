@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 
 from rlhf_core.config import ConfigError
 from rlhf_plugin_fsdp.divisible import check_plan
-from rlhf_plugin_fsdp.ulysses import SequenceGroup, Sum, trunks, whole_logprobs
+from rlhf_plugin_fsdp.ulysses import SequenceGroup, Sum, trunks, undivided_logprobs
 
 
 class Rowwise(RowwiseParallel):
@@ -83,7 +83,7 @@ class TensorGroup(SequenceGroup):
         @wraps(enter)
         def before(*args: Any) -> Any:  # (..., module, inputs, mesh)
             if self._apart is not None:
-                self._apart += _made_whole([args[-3]])
+                self._apart += _gather_weights([args[-3]])
             return enter(*args) if isinstance(args[-3].weight, DTensor) else args[-2]
 
         @wraps(leave)
@@ -96,10 +96,10 @@ class TensorGroup(SequenceGroup):
         return style
 
     @contextmanager
-    def whole(self, module: torch.nn.Module) -> Generator[None, None, None]:
+    def gathered(self, module: torch.nn.Module) -> Generator[None, None, None]:
         """All divided weights whole on every rank, which may then make forwards of its own; all members enter it."""
         with self.ranks._waiting("gathering divided weights"):
-            divided = _made_whole(module.modules())
+            divided = _gather_weights(module.modules())
         try:
             yield
         finally:
@@ -123,7 +123,7 @@ class TensorGroup(SequenceGroup):
             ModelError: the model changes its logits after its head.
         """
         with self.ranks._waiting("adding parts of hidden states"):
-            values_KN = _OwnersGradient.apply(whole_logprobs(model, *args), self.group)
+            values_KN = _OwnersGradient.apply(undivided_logprobs(model, *args), self.group)
         return values_KN[0], values_KN[1] if len(values_KN) > 1 else None
 
 
@@ -161,7 +161,7 @@ def copies(parameter: Any, size: int) -> int:
 
 
 @torch.no_grad()
-def _made_whole(modules: Any) -> list[tuple[torch.nn.Module, str, Any]]:
+def _gather_weights(modules: Any) -> list[tuple[torch.nn.Module, str, Any]]:
     """Replace divided weights by whole ones; returns what they were."""
     divided = [(m, leaf, p) for m in modules for leaf, p in m._parameters.items() if isinstance(p, DTensor)]
     for module, leaf, parameter in divided:

@@ -179,7 +179,7 @@ def trunks(module: torch.nn.Module) -> list[Any]:
     return list({id(trunk): trunk for trunk in (trunk_and_head(m).trunk for m in causal_models(module))}.values())
 
 
-def whole_logprobs(
+def undivided_logprobs(
     model: torch.nn.Module,
     prompts: Ids,
     completions: Ids,

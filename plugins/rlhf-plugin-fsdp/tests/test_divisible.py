@@ -53,7 +53,7 @@ def preflight(
 
 @pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), GrpoConfig(), OnlineTrainerConfig(name="variant")])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_heads_of_keys_are_divided_or_repeated(tmp_path: Path, size: int, trainer: Any) -> None:
+def test_runs_whose_divided_sequences_were_compared_are_accepted(tmp_path: Path, size: int, trainer: Any) -> None:
     preflight(tmp_path, size, trainer, ranks=2 * size, lora={"r": 4}, gradient_checkpointing=True)
 
 
@@ -94,7 +94,7 @@ def test_runs_that_cannot_be_divided_are_refused(tmp_path: Path, trainer: Any, m
 
 
 @pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), GrpoConfig(), OnlineTrainerConfig(name="variant")])
-def test_weights_are_divided_by_transformers_plan(tmp_path: Path, trainer: Any) -> None:
+def test_runs_whose_divided_weights_were_compared_are_accepted(tmp_path: Path, trainer: Any) -> None:
     preflight(tmp_path, 2, trainer, ranks=4, strategy={"tensor_parallel": 2}, lora={"r": 4})
 
 
