@@ -171,7 +171,7 @@ def with_variables(messages: tuple[Message, ...], reader: RowReader, record: Raw
     if not all(isinstance(v, bool | int | float | str) for v in row.values()):
         why, fix = f"got {str(value)[:80]}", 'write an object such as {"enable_thinking": false}'
         raise DatasetError(f"{VARIABLES} are not texts, numbers, true or false", where=record.where, why=why, fix=fix)
-    return ({**messages[0], VARIABLES: row}, *messages[1:]) if row else messages
+    return ({**messages[0], VARIABLES: row}, *messages[1:]) if row and messages else messages
 
 
 def check_template(label: str, template: str | None) -> None:

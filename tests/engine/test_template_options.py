@@ -112,6 +112,8 @@ def test_pairs_demonstrations_and_completions_have_them_too(tmp_path: Path) -> N
     rows = [{"messages": chat, "id": 1, **shared}, {"prompt": "2 + 3?", "completion": "5", "id": 2, **shared}]
     (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     scored = [sample.prompt.messages for sample in read_completions(str(tmp_path / "scored.jsonl")).samples]
+    (tmp_path / "unasked.jsonl").write_text(json.dumps({"messages": chat[-1:], **shared}))
+    assert read_completions(str(tmp_path / "unasked.jsonl")).samples[0].prompt.messages == ()
     for prompt in (pair.prompt, demonstration.prompt, *scored):
         assert formatter.tokenizer.decode(formatter.encode(prompt)).endswith(" <no>")
 
