@@ -250,7 +250,8 @@ class Decoder:
         return cache, logits_PV
 
     def _draw(self) -> torch.Tensor:
-        rows = self._state()
+        rows = self.rows
+        assert rows is not None
         early = self.count + 1 < self.sampling.min_tokens
         uniform_B = rows.uniforms_BT.gather(1, rows.position())[:, 0]
         if early.all() or not early.any():
@@ -276,14 +277,11 @@ class Decoder:
         for row, start, end in zip(rows, [0, *ends], ends):
             self.support[int(self.request[row])].append(ids_M[start:end].copy())
 
-    def _state(self) -> DecodeState:
-        assert self.rows is not None
-        return self.rows
-
     def _alive(self, since_look: int) -> Mask:
         """Read what was drawn, check stop strings in the tokens since the last look, and return which rows are
         unfinished. On a GPU this waits for the device, once."""
-        rows, most = self._state(), min(int(self.count.max()), self.columns)
+        rows, most = self.rows, min(int(self.count.max()), self.columns)
+        assert rows is not None
         drawn = (rows.length_B[:, None], rows.tokens_BT[:, :most], rows.logprobs_BT[:, :most])
         if self.device.type != "cpu":  # float64 holds all of them as they are
             near = torch.cat([part.double() for part in drawn], 1).cpu().split([part.shape[1] for part in drawn], 1)
@@ -348,7 +346,8 @@ class Decoder:
             return values_B[:0]
         keep = on_device(rows, self.device)
         self.width = self._keep_cached(rows, int(self.held.max()))
-        self.rows = self._state().select(keep)
+        assert self.rows is not None
+        self.rows = self.rows.select(keep)
         return values_B[keep]
 
     def _keep_cached(self, rows: np.ndarray[Any, Any], last: int) -> int:
@@ -356,7 +355,8 @@ class Decoder:
         return select_rows(self.cache, on_device(rows, self.device), last)
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
-        rows = self._state()
+        rows = self.rows
+        assert rows is not None
         mask_BL = None
         if self.held.min() < self.width:
             columns_L = torch.arange(self.width + 1, device=self.device)
