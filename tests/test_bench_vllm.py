@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from scripts.bench import _processor, vllm
+from scripts.bench import _processor, decoding, vllm
+from scripts.bench._sides import Side, as_folder
 from scripts.bench._work import PROBLEMS, find, numbered
 
 
@@ -94,3 +96,18 @@ def test_a_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda n: Card())
     assert _processor.device_name() == "NVIDIA H100, 80 GiB"
+
+
+def test_a_side_of_decoding_samples_what_its_case_says(tmp_path: Path) -> None:
+    folder = str(as_folder("pocket"))
+    command = [sys.executable, "-m", "scripts.bench._decoding_side", "native", "2x3x12", "float32", folder, "1"]
+    side = Side("native", command, tmp_path / "native", 1)
+    side.step()
+    side.close()
+    assert side.steps[0]["tokens"] == 2 * 3 * 12
+
+
+def test_decoding_needs_the_python_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLHF_VLLM_PYTHON", raising=False)
+    with pytest.raises(SystemExit, match="make_vllm_venv"):
+        decoding.cases()["1 x 1"]()

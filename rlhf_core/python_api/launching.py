@@ -43,8 +43,10 @@ def _keep_torch(stack: contextlib.ExitStack) -> None:
     import torch
 
     from rlhf_core.models.layers import matmul
+    from rlhf_core.runs.launch.process import keep_freed_memory
 
     fill: Any = torch.utils.deterministic
+    stack.callback(keep_freed_memory, False)
     stack.callback(matmul.use_matmul_backend, "onednn" if matmul.replaced() else "torch")
     stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
     stack.callback(setattr, fill, "fill_uninitialized_memory", fill.fill_uninitialized_memory)

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ SIDES = {"ours": "scripts.bench._ours", "trl": "scripts.bench._trl"}
 
 
 class Side:
+    """A process of ``command`` with so many threads; its first step is a warm-up. ``folder`` must not exist."""
+
     def __init__(
         self,
         name: str,
-        case: str,
-        model: Path,
+        command: Sequence[str],
         folder: Path,
-        steps: int,
         threads: int,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         folder.mkdir()
@@ -40,10 +42,11 @@ class Side:
             "MKL_NUM_THREADS": str(threads),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            **(environment or {}),
         }
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps)],
+            command,
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -92,6 +95,12 @@ class Side:
         return round(statistics.median(s[key] for s in self.steps), 3)
 
 
+def step_side(name: str, case: str, model: Path, folder: Path, steps: int, threads: int) -> Side:
+    """A side that trains: ours or TRL's."""
+    command = [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps)]
+    return Side(name, command, folder, threads)
+
+
 def as_folder(model: Path | str) -> Path:
     """Both sides read the same safetensors folder; a ``.gguf`` file is converted once."""
     return Path(resolve_model(str(model)).path).resolve()
@@ -105,15 +114,20 @@ def smollm2() -> Path:
     return Path(model)
 
 
+def in_turns(ours: Side, theirs: Side, runs: int) -> None:
+    """Alternate so many steps of each side, and end both."""
+    for n in range(runs):
+        for side in (ours, theirs) if n % 2 == 0 else (theirs, ours):
+            side.step()
+    ours.close()
+    theirs.close()
+
+
 def compare(case: str, model: Path | str, runs: int, threads: int) -> dict[str, Any]:
     """Alternate ``runs`` steps of each side, and compare."""
     with tempfile.TemporaryDirectory() as scratch:
-        ours, trl = (Side(name, case, as_folder(model), Path(scratch) / name, runs + 2, threads) for name in SIDES)
-        for n in range(runs):
-            for side in (ours, trl) if n % 2 == 0 else (trl, ours):
-                side.step()
-        ours.close()
-        trl.close()
+        ours, trl = (step_side(name, case, as_folder(model), Path(scratch) / name, runs + 2, threads) for name in SIDES)
+        in_turns(ours, trl, runs)
     a, b = ours.figures(), trl.figures()
     if any(a[key] != b[key] for key in ("tokens_trained", "tokens_generated")):
         raise SystemExit(f"the two sides did not do the same work: {a} {b}")

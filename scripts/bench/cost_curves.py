@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.bench._sides import Side, as_folder, smollm2
+from scripts.bench._sides import as_folder, smollm2, step_side
 
 CURVES = {
     "group size": {g: f"4x{g}x64" for g in (2, 4, 8, 16, 32)},
@@ -20,7 +20,7 @@ THREADS = 2
 
 def measure(case: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
-        side = Side("ours", case, as_folder(smollm2()), Path(scratch) / "ours", 3, THREADS)
+        side = step_side("ours", case, as_folder(smollm2()), Path(scratch) / "ours", 3, THREADS)
         side.step()
         side.close()
     figures = side.figures()

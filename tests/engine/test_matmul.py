@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,7 +124,10 @@ def test_wrong_results_keep_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     ("maker", "capability", "gains"),
     [("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)],
 )
-def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch, maker: str, capability: str, gains: bool) -> None:
-    monkeypatch.setattr(matmul, "_vendor", lambda: maker)
+def test_the_processor_decides(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, maker: str, capability: str, gains: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {maker}\n")
+    monkeypatch.setattr(matmul, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert use_matmul_backend("auto") is gains

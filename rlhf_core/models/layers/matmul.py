@@ -19,6 +19,7 @@ WORTH_IT = 1 << 21
 """Multiplications below which the call costs more than it saves."""
 BLOCK_ROWS = 2048
 """Rows of an accumulated product that are computed at a time, so that no second result of full size is held."""
+CPUINFO = Path("/proc/cpuinfo")
 
 _installed: list[torch.library.Library] = []
 
@@ -52,20 +53,9 @@ def replaced() -> bool:
 
 
 def _onednn_is_faster() -> bool:
-    return (
-        torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and torch.backends.mkldnn.is_available()
-        and _vendor() != "GenuineIntel"
-    )
-
-
-def _vendor() -> str:
-    """The processor's vendor as Linux reports it; elsewhere Intel, for which nothing is changed."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "GenuineIntel"
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), "GenuineIntel")
+    """Linux names the processor's vendor; elsewhere nothing is changed."""
+    avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+    return avx512 and CPUINFO.is_file() and "GenuineIntel" not in CPUINFO.read_text()
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -75,8 +65,7 @@ def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None)
 def _worth_it(a: torch.Tensor, b: torch.Tensor) -> bool:
     """A product of float32 matrices, not of a vector, and large enough; what torch refuses is left to torch."""
     return (
-        a.dtype is torch.float32
-        and b.dtype is torch.float32
+        a.dtype is b.dtype is torch.float32
         and a.shape[0] > 1
         and a.shape[1] == b.shape[0]
         and a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_IT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import logging
 import os
@@ -129,13 +130,25 @@ def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:
     return checked_strategy(strategy, label, ctx.world_size)
 
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+
+
+def keep_freed_memory(keep: bool = True) -> None:
+    """Let glibc keep what is freed: every update asks for the same gigabytes again, and each new page costs a fault."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0 if keep else 1 << 16)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1 if keep else 1 << 17)
+
+
 def set_up_torch(config: RunConfig) -> None:
-    """Threads, matrix products and determinism."""
+    """Memory, threads, matrix products and determinism."""
     import torch
 
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.precision import slow_bfloat16
 
+    keep_freed_memory()
     use_matmul_backend(config.matmul)
     slow = slow_bfloat16(config.model_dump())
     if slow and os.environ.get("RANK", "0") == "0":
