@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from scripts.bench._work import WARM_UP_TOKENS, Gate, Work, find
@@ -26,7 +27,7 @@ def native(work: Work, dtype: str, folder: str) -> Sample:
 
     use_matmul_backend("auto")
     policy = load_policy(ModelConfig(path=folder, max_context=2048))
-    set_precision(policy.model.eval(), {"float32": "fp32", "bfloat16": "bf16"}[dtype])
+    set_precision(policy.model.eval(), "fp32" if dtype == "float32" else "bf16")
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     rows = list(enumerate(ids for ids in prompt_ids(policy.tokenizer, work) for _ in range(work.group)))
     requests = [RolloutRequest(str(n // work.group), tuple(ids), n % work.group, n) for n, ids in rows]
@@ -39,14 +40,13 @@ def native(work: Work, dtype: str, folder: str) -> Sample:
 
 
 def vllm(work: Work, dtype: str, folder: str) -> Sample:
-    from vllm import LLM, SamplingParams
-
-    model: Any = LLM(folder, dtype=dtype, max_model_len=2048, max_num_seqs=256, seed=0)
+    library: Any = import_module("vllm")  # a type checker takes the file of that name in this folder
+    model = library.LLM(folder, dtype=dtype, max_model_len=2048, max_num_seqs=256, seed=0)
     prompts: Any = [{"prompt_token_ids": ids} for ids in prompt_ids(model.get_tokenizer(), work)]
 
     def sample(tokens: int) -> int:
         model.reset_prefix_cache()
-        sampling = SamplingParams(n=work.group, temperature=1.0, max_tokens=tokens, ignore_eos=True, logprobs=0)
+        sampling = library.SamplingParams(n=work.group, temperature=1.0, max_tokens=tokens, ignore_eos=True, logprobs=0)
         answers = model.generate(prompts, sampling, use_tqdm=False)
         return sum(len(one.token_ids) for answer in answers for one in answer.outputs)
 
