@@ -28,7 +28,7 @@ INTERRUPTED = "The search was interrupted before the model gave one."
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting, as budget.rounds=20. Repeatable.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where it is kept; default runs/discover-TASK-TIME.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier discovery.")
-@click.option("--baseline", is_flag=True, help="The task's own search instead of a model.")
+@click.option("--baseline", is_flag=True, help="The task's own search or construction instead of a model.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.0, min_open=True),

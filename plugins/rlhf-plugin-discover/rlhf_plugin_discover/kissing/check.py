@@ -1,5 +1,5 @@
-"""Whether integer vectors C are a kissing configuration, without a rounding error: 0 is not in C and ``min |x - y| >=
-max |x|`` over x != y in C, compared as squares."""
+"""Whether vectors C are a kissing configuration, without a rounding error: 0 is not in C and ``min |x - y| >= max |x|``
+over x != y in C, compared as squares. A coordinate is an integer, or ``[a, b]`` for ``a + b sqrt(3)``."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def check_kissing(points: Any, dimensions: int) -> Checked:
     count = len(points) if isinstance(points, list) else 0
     if wrong := malformed(points, dimensions):
         return Checked(False, count, wrong)
+    if any(type(x) is list for row in points for x in row):
+        return _check_surds([[x if type(x) is list else [x, 0] for x in row] for row in points])
     norms = [sum(x * x for x in row) for row in points]
     if 0 in norms:
         return Checked(False, count, f"vector {norms.index(0)} is the zero vector")
@@ -73,7 +75,7 @@ def malformed(points: Any, dimensions: int) -> str:
         if not isinstance(row, list) or len(row) != dimensions:
             actual = f"has {len(row)} coordinates" if isinstance(row, list) else f"is {str(row)[:40]}"
             return f"vector {i} {actual}, it needs {dimensions}"
-        for value in row:
+        for value in (part for x in row for part in (x if type(x) is list and len(x) == 2 else [x])):
             if type(value) is not int:  # True is no number
                 return f"vector {i} has the coordinate {str(value)[:40]!r}, which is not an integer"
             if abs(value) >= LARGEST:
@@ -106,3 +108,38 @@ def _nearest_int64(points: np.ndarray) -> tuple[int, int, int]:
         if int(distances[nearest]) < best[0]:
             best = (int(distances[nearest]), i, i + 1 + nearest)
     return best
+
+
+def _check_surds(points: Sequence[Sequence[Sequence[int]]]) -> Checked:
+    """The same for coordinates ``a + b sqrt(3)``, ``[N, D, 2]``; squares are of this form, too."""
+    largest = max(abs(part) for row in points for x in row for part in x)
+    small = 3 * (16 * len(points[0]) * largest**2) ** 2 <= INT64
+    a, b = np.moveaxis(np.array(points, dtype=np.int64 if small else object), -1, 0)
+    norms = _squared(a, b)
+    if (zero := np.flatnonzero((norms[0] == 0) & (norms[1] == 0))).size:
+        return Checked(False, len(points), f"vector {zero[0]} is the zero vector")
+    for i in range(len(points)):
+        if _negative(norms[0][i] - norms[0], norms[1][i] - norms[1]).any():
+            continue  # another vector is longer
+        for j in range(len(points) - 1):
+            gap = _squared(a[j + 1 :] - a[j], b[j + 1 :] - b[j])
+            if (near := np.flatnonzero(_negative(gap[0] - norms[0][i], gap[1] - norms[1][i]))).size:
+                at = near[0]
+                reason = (
+                    f"squared distance {gap[0][at]} + {gap[1][at]} sqrt(3) of vectors {j} and {j + 1 + at} is below "
+                    f"the maximum squared norm {norms[0][i]} + {norms[1][i]} sqrt(3) of vector {i}"
+                )
+                return Checked(False, len(points), reason)
+        break
+    return Checked(True, len(points))
+
+
+def _squared(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Squared lengths of ``a + b sqrt(3)`` ``[N, D]``, as such numbers."""
+    return (a * a + 3 * b * b).sum(-1), 2 * (a * b).sum(-1)
+
+
+def _negative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where ``a + b sqrt(3)`` is below 0."""
+    rational = a * a > 3 * b * b  # the sign is that of a
+    return np.where(rational, a < 0, b < 0)
