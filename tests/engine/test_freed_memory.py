@@ -13,19 +13,19 @@ import resource, sys
 import torch
 from rlhf_core.runs.launch.process import keep_freed_memory
 
-def faults():
+def faults(megabytes):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(64 << 20, dtype=torch.uint8)
+    torch.ones(megabytes << 20, dtype=torch.uint8)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-def least():  # the heap needs a few rounds until a place fits
-    return min(faults() for _ in range(20))
+def least(megabytes=64):  # the heap needs a few rounds until a place fits
+    return min(faults(megabytes) for _ in range(20))
 
 before = least()
 keep_freed_memory()
 kept = least()
 keep_freed_memory(False)
-print(before, kept, least())
+print(before, kept, least(256))  # more than the heap holds free
 """
 
 
