@@ -22,13 +22,15 @@ def native(work: Work, dtype: str, folder: str) -> Sample:
     from rlhf_core.models.layers.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.precision import set_precision
+    from rlhf_core.runs.launch.process import keep_freed_memory
     from rlhf_core.types.rollouts import RolloutRequest, SamplingParams
     from rlhf_plugin_native.engine import NativeEngine
 
+    keep_freed_memory()  # as every run does
     use_matmul_backend("auto")
     policy = load_policy(ModelConfig(path=folder, max_context=2048))
     set_precision(policy.model.eval(), "fp32" if dtype == "float32" else "bf16")
-    engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=True)
     rows = list(enumerate(ids for ids in prompt_ids(policy.tokenizer, work) for _ in range(work.group)))
     requests = [RolloutRequest(str(n // work.group), tuple(ids), n % work.group, n) for n, ids in rows]
 

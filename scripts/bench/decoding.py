@@ -1,6 +1,7 @@
 """Tokens a processor second of the native engine and of vLLM's CPU build, each in its own process, in turns.
 
-vLLM runs in its own environment with its defaults, so that it compiles the model. Each side samples the same number of
+Both compile their model: vLLM runs in its own environment with its defaults, the native engine with
+``rollout.compile=true``. Each side samples the same number of
 tokens and gives their log-probabilities. Neither waits for weights: the native engine's layout of them is part of its
 time, vLLM's is not.
 """

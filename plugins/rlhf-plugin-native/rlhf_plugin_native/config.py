@@ -23,3 +23,6 @@ class NativeRolloutConfig(ComponentConfig):
     keep_mib: int = Field(2048, ge=0)
     """Most MiB of keys and values that are kept between the turns of episodes (agent ``multi_turn``), so that only new
     tokens are read; 0 keeps none. Episodes that do not fit read their context anew at every turn."""
+    compile: bool = False
+    """Compile the step that decodes one completion alone, which takes some seconds at the start and a C++ compiler. On
+    the CPU, for models of Llama's layout; completions that are decoded together do not use it."""

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -194,19 +194,39 @@ UNSUPPORTED = (AttributeError, TypeError, ValueError, RuntimeError, AssertionErr
 _agrees: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
+class Linear(NamedTuple):
+    """Weight and bias of a layer with its adapters."""
+
+    weight_OH: torch.Tensor
+    bias_O: torch.Tensor | None
+
+    def __call__(self, x_H: torch.Tensor) -> torch.Tensor:
+        """Of ``x_H`` in the weight's type; summed in float32, as a matrix product is."""
+        sums_O = (self.weight_OH.float() * x_H.float()).sum(-1)
+        return (sums_O if self.bias_O is None else sums_O + self.bias_O).to(self.weight_OH.dtype)
+
+
 class BlockedLinear:
     """Linear layers side by side, in oneDNN's layout."""
 
     def __init__(self, *layers: Any, dtype: torch.dtype) -> None:
-        weight_OH = torch.cat([_weight(layer) for layer in layers]).detach().to(dtype)
-        assert all(type(_base(layer)) is torch.nn.Linear for layer in layers), "not a plain linear layer"
-        biases = [masked_bias(b) if WITHOUT_TEXT in b._buffers else b.bias for b in map(_base, layers)]
-        self.bias = None if biases[0] is None else torch.cat(biases).detach().to(dtype)
-        self.inputs, self.dtype = weight_OH.shape[1], dtype
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OH.contiguous())
+        parts = [linear(layer, dtype) for layer in layers]
+        biases = [part.bias_O for part in parts if part.bias_O is not None]
+        assert len(biases) in (0, len(parts)), "some of its projections have biases, others not"
+        self.bias = torch.cat(biases) if biases else None
+        self.inputs, self.dtype = parts[0].weight_OH.shape[1], dtype
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([part.weight_OH for part in parts]))
 
     def __call__(self, x_BH: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise.default(x_BH.to(self.dtype), self.weight, self.bias, "none", [], "")
+
+
+def linear(layer: Any, dtype: torch.dtype) -> Linear:
+    """Its weights as they are; a copy only where they have to be computed or cast."""
+    base = _base(layer)
+    assert type(base) is torch.nn.Linear, "not a plain linear layer"
+    bias = masked_bias(base) if WITHOUT_TEXT in base._buffers else base.bias
+    return Linear(_weight(layer).detach().to(dtype), None if bias is None else bias.detach().to(dtype))
 
 
 def _base(layer: Any) -> Any:
@@ -232,7 +252,7 @@ def decode_step(model: Any) -> DecodeStep | None:
             return None
         step = DecodeStep(model)
         if base is not model or base not in _agrees:
-            _agrees[base] = _agree(model, step)
+            _agrees[base] = agrees(model, step)
     except UNSUPPORTED as error:
         log.info("%s is decoded by transformers: %s", type(base).__name__, error)
         _agrees[base] = False
@@ -283,23 +303,23 @@ def _accepts_4d_masks(trunk: Any, cache: Any) -> bool:
     return rotary and growing(cache) and config._attn_implementation in ("sdpa", "rlhf_packed")
 
 
-def _agree(model: Any, step: DecodeStep) -> bool:
-    """One step after two short prompts of different length, against the model's own."""
+def agrees(model: Any, step: Any, rows: int = 2, times: float = 1.0) -> bool:
+    """One step after two short prompts of different length, or after the longer, against the model's own."""
     parts = split_lm_head(model)
     assert parts is not None
     vocabulary = int(step.trunk.config.get_text_config().vocab_size)
-    ids_BL = torch.tensor([[0, 0, 5, 7, 11], [3, 1, 4, 1, 5]]) % vocabulary
-    mask_BL = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
-    next_B1, positions_B1 = ids_BL[:, 2:3], torch.tensor([[3], [5]])
+    ids_BL = torch.tensor([[3, 1, 4, 1, 5], [0, 0, 5, 7, 11]][:rows]) % vocabulary
+    mask_BL = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]][:rows])
+    next_B1, positions_B1 = ids_BL[:, 2:3], torch.tensor([[5], [3]][:rows])
 
     def run(one_step: Callable[..., torch.Tensor]) -> torch.Tensor:
         cache = make_cache(step.trunk.config)
         assert growing(cache), "its layers do not attend to everything"
         plain_step(model, parts, ids_BL, mask_BL[:, :5], (mask_BL[:, :5].cumsum(-1) - 1).clamp(min=0), cache)
-        return one_step(next_B1, mask_BL, positions_B1, cache)
+        return one_step(next_B1, mask_BL if rows > 1 else None, positions_B1, cache)
 
     want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
-    return agree(got, want, model)
+    return agree(got, want, model, times)
 
 
 @dataclass(frozen=True)

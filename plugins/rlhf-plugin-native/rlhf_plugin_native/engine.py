@@ -27,6 +27,7 @@ from rlhf_plugin_native.turn_cache import TurnCache, check_budget
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
     from rlhf_plugin_native.config import NativeRolloutConfig
+    from rlhf_plugin_native.row_step import RowStep
 
 
 class NativeEngine:
@@ -47,10 +48,12 @@ class NativeEngine:
         max_concurrent: int = 256,
         max_batch_tokens: int | None = None,
         keep_mib: int = 0,
+        compile: bool = False,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
+        self.compile = compile
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -73,6 +76,7 @@ class NativeEngine:
             config.max_concurrent,
             config.max_batch_tokens,
             config.keep_mib,
+            config.compile,
         )
 
     def generate(
@@ -152,12 +156,21 @@ class NativeEngine:
         return NativeStream(self, decoder, lambda request, drawn: self._rollout(request, drawn, policy_version))
 
     def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
-        return Decoder(requests=requests, **self._arguments(sampling))
+        return Decoder(requests=requests, **self._arguments(sampling, len(requests)))
 
-    def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
-        parts = split_lm_head(self.model)
+    def _step(self, requests: int | None) -> DecodeStep | RowStep | None:
+        """With the weights of now, for so many requests; None of those that come one after the other."""
         with torch.no_grad():
-            step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
+            if self.compile and requests == 1:
+                from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
+
+                if (step := row_step(self.model)) is not None:
+                    return step
+            return decode_step(self.model)
+
+    def _arguments(self, sampling: SamplingParams, requests: int | None = None) -> dict[str, Any]:
+        parts = split_lm_head(self.model)
+        step = self._step(requests) if sampling.max_tokens >= WORTH_TOKENS else None
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
             return self.logits(ids_BL, mask_BL, positions_BL, cache, step)
@@ -179,7 +192,7 @@ class NativeEngine:
         mask_BK: torch.Tensor | None,
         positions_BL: torch.Tensor,
         cache: Any,
-        step: DecodeStep | None = None,
+        step: DecodeStep | RowStep | None = None,
     ) -> torch.Tensor:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
         if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
