@@ -131,21 +131,6 @@ class GrowingLayer(DynamicLayer):
         self._views()
 
 
-KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
-"""Keys and values of one sequence outside of any batch, layer by layer ``[heads, positions, head_dim]``."""
-
-
-def copy_row(cache: Any, row: int, first: int, last: int) -> KeysValues:
-    """One sequence's positions ``first`` to ``last``; the cache must be growing."""
-    return [layer.copy_row(row, first, last) for layer in cache.layers]
-
-
-def lay_rows(cache: Any, rows: Sequence[KeysValues]) -> None:
-    """Fill an empty growing cache with kept sequences."""
-    for n, layer in enumerate(cache.layers):
-        layer.lay([row[n] for row in rows])
-
-
 def growing(cache: Any) -> bool:
     """Whether sequences can enter the cache while others are in it."""
     return all(getattr(layer, "rows_may_enter", False) for layer in cache.layers)

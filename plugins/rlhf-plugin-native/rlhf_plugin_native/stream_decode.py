@@ -14,9 +14,9 @@ import torch
 from rlhf_core.models import on_device
 from rlhf_core.rollouts import RolloutRequest
 from rlhf_plugin_native.decode import Decoder, Mask, SampledTokens, limit_of
-from rlhf_plugin_native.decode_step import copy_row, join_caches, lay_rows, make_cache, select_sequences
+from rlhf_plugin_native.decode_step import join_caches, make_cache, select_sequences
 from rlhf_plugin_native.kv_rows import Moves, few_moves, keep_rows, make_room
-from rlhf_plugin_native.turn_cache import TurnCache
+from rlhf_plugin_native.turn_cache import TurnCache, copy_row, lay_rows
 
 READ_TOKENS = 1 << 14
 """Most tokens, padding included, of one forward that reads contexts; bounds memory."""

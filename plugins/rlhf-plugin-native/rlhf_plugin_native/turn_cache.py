@@ -7,15 +7,31 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlhf_core.config import ConfigError
 from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
-from rlhf_plugin_native.decode_step import KeysValues
 
 if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
     from rlhf_plugin_native.config import NativeRolloutConfig
 
 log = logging.getLogger("rlhf")
+
+
+KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values of one sequence outside of any batch, layer by layer ``[heads, positions, head_dim]``."""
+
+
+def copy_row(cache: Any, row: int, first: int, last: int) -> KeysValues:
+    """One sequence's positions ``first`` to ``last``; the cache must be growing."""
+    return [layer.copy_row(row, first, last) for layer in cache.layers]
+
+
+def lay_rows(cache: Any, rows: Sequence[KeysValues]) -> None:
+    """Fill an empty growing cache with kept sequences."""
+    for n, layer in enumerate(cache.layers):
+        layer.lay([row[n] for row in rows])
 
 
 @dataclass(frozen=True)
