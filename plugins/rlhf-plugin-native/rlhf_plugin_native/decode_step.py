@@ -208,22 +208,12 @@ class BlockedLinear:
 
 def linear(layer: Any, dtype: torch.dtype) -> Linear:
     """Its weights as they are; a copy only where they have to be computed or cast."""
-    base = _base(layer)
+    base = layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
     assert type(base) is torch.nn.Linear, "not a plain linear layer"
-    bias = masked_bias(base) if WITHOUT_TEXT in base._buffers else base.bias
-    return Linear(_weight(layer).detach().to(dtype), None if bias is None else bias.detach().to(dtype))
-
-
-def _base(layer: Any) -> Any:
-    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
-
-
-def _weight(layer: Any) -> torch.Tensor:
-    if _base(layer) is layer:
-        return layer.weight
-    if layer.disable_adapters or layer.merged:
-        return _base(layer).weight
-    return _base(layer).weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
+    weight_OH, bias_O = base.weight, masked_bias(base) if WITHOUT_TEXT in base._buffers else base.bias
+    if base is not layer and not (layer.disable_adapters or layer.merged):
+        weight_OH = weight_OH + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
+    return Linear(weight_OH.detach().to(dtype), None if bias_O is None else bias_O.detach().to(dtype))
 
 
 def decode_step(model: Any) -> DecodeStep | None:

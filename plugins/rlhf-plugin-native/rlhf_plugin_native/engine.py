@@ -10,7 +10,7 @@ import transformers
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelError, split_lm_head
-from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, base_model, length_limit
+from rlhf_core.models.layers.trunk_and_head import WITHOUT_TEXT, base_model, compute_dtype, length_limit
 from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
@@ -158,19 +158,16 @@ class NativeEngine:
     def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
         return Decoder(requests=requests, **self._arguments(sampling, len(requests)))
 
-    def _step(self, requests: int | None) -> DecodeStep | RowStep | None:
-        """With the weights of now, for so many requests; None of those that come one after the other."""
+    def _arguments(self, sampling: SamplingParams, requests: int | None = None) -> dict[str, Any]:
+        """Of a decoder with the weights of now, for so many requests; None of those that come one after the other."""
+        parts, step = split_lm_head(self.model), None
         with torch.no_grad():
-            if self.compile and requests == 1:
+            if sampling.max_tokens >= WORTH_TOKENS and self.compile and requests == 1:
                 from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
 
-                if (step := row_step(self.model)) is not None:
-                    return step
-            return decode_step(self.model)
-
-    def _arguments(self, sampling: SamplingParams, requests: int | None = None) -> dict[str, Any]:
-        parts = split_lm_head(self.model)
-        step = self._step(requests) if sampling.max_tokens >= WORTH_TOKENS else None
+                step = row_step(self.model, compute_dtype(self.model))
+            if sampling.max_tokens >= WORTH_TOKENS and step is None:
+                step = decode_step(self.model)
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
             return self.logits(ids_BL, mask_BL, positions_BL, cache, step)

@@ -20,7 +20,6 @@ from torch._dynamo.exc import TorchDynamoException
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import split_lm_head
-from rlhf_core.models.layers.trunk_and_head import base_model, compute_dtype
 from rlhf_plugin_native.decode_step import UNSUPPORTED, Linear, agrees, decode_step, linear
 
 log = logging.getLogger(__name__)
@@ -100,26 +99,26 @@ def _finish_and_predict(
     return head(normed_H), normed_H, x_H, *stored
 
 
-def row_step(model: Any) -> RowStep | None:
-    """A compiled step for one row, with the model's present weights; None as of :func:`decode_step`.
+def row_step(model: Any, dtype: torch.dtype) -> RowStep | None:
+    """A compiled step for one row, with the model's present weights in ``dtype``; None, with a warning, of a model that
+    :func:`decode_step` does not serve.
 
     Raises:
         ConfigError: it cannot be compiled here.
     """
-    base = base_model(model)
-    if _agrees.get(base) is False:
+    parts = split_lm_head(model, linear=True)
+    key = model if parts is None else parts.trunk
+    if _agrees.get(key) is False:
         return None
     try:
-        parts = split_lm_head(model, linear=True)
-        assert parts is not None, "its head is no linear layer"
-        layers = [_layer(layer, compute_dtype(model)) for layer in parts.trunk.layers]
+        assert parts is not None, "its head is not a linear layer"
+        layers, norm = [_layer(layer, dtype) for layer in parts.trunk.layers], _norm(parts.trunk.norm)
         head, first = linear(parts.head, parts.head.weight.dtype), parts.trunk.layers[0]
-        norm = _norm(parts.trunk.norm)
         step = RowStep(parts.trunk, layers, norm, head, first.mlp.act_fn, first.self_attn.scaling)
-        if base not in _agrees:  # its products are summed in another order than the model's
-            _agrees[base] = decode_step(model) is not None and agrees(model, step, rows=1, times=3)
-            if not _agrees[base]:
-                raise ValueError("it computes something else than this step")
+        if key not in _agrees:  # its products are summed in another order than the model's
+            assert decode_step(model) is not None, "its layers compute something else"
+            assert agrees(model, step, rows=1, times=3), "its compiled layers compute something else"
+            _agrees[key] = True
     except TorchDynamoException as error:
         raise ConfigError(
             "the decoding step cannot be compiled",
@@ -128,8 +127,8 @@ def row_step(model: Any) -> RowStep | None:
             fix="install a C++ compiler (g++) and Python's headers, or leave rollout.compile out",
         ) from error
     except UNSUPPORTED as error:
-        _agrees[base] = False
-        log.warning("rollout.compile has no effect on %s: %s", type(base).__name__, error)
+        _agrees[key] = False
+        log.warning("rollout.compile has no effect on %s: %s", type(key).__name__, error)
         return None
     return step
 
