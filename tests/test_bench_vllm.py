@@ -98,6 +98,7 @@ def test_a_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _processor.device_name() == "NVIDIA H100, 80 GiB"
 
 
+@pytest.mark.slow
 def test_a_side_of_decoding_samples_what_its_case_says(tmp_path: Path) -> None:
     folder = str(as_folder("pocket"))
     command = [sys.executable, "-m", "scripts.bench._decoding_side", "native", "2x3x12", "float32", folder, "1"]

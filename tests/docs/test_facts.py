@@ -57,6 +57,7 @@ def test_what_a_test_shows_is_ours_wherever_the_test_lies() -> None:
     assert all(peers.cell(pattern, []).startswith("● [tested]") for pattern in by_test)
 
 
+@pytest.mark.slow
 def test_an_algorithm_keeps_a_reference_if_its_plan_holds_one() -> None:
     registry, _ = open_plugins()
     for algorithm in ("sft", "dpo", "reward_model"):

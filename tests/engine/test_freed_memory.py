@@ -19,7 +19,7 @@ def faults(megabytes):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def least(megabytes=64):  # the heap needs a few rounds until a place fits
-    return min(faults(megabytes) for _ in range(20))
+    return min(faults(megabytes) for _ in range(8))
 
 before = least()
 keep_freed_memory()

@@ -74,6 +74,7 @@ def test_a_run_resumes_to_the_same_numbers(placed: dict[str, str], tmp_path: Pat
     assert rows(tmp_path / "got")[-2:] == want[-2:]
 
 
+@pytest.mark.slow
 def test_pairs_are_compared_with_the_same_reference(tmp_path: Path) -> None:
     want = train(tmp_path / "want", None, "dpo")
     assert any("eval/kl" in row for row in want)
