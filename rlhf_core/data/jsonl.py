@@ -109,6 +109,11 @@ def json_values(value: Any) -> Any:
     return value
 
 
+def json_line(row: Mapping[str, Any]) -> str:
+    """A row as a line of a JSONL file."""
+    return json.dumps(json_values(row), ensure_ascii=False) + "\n"
+
+
 class JsonlFile:
     """One JSONL file, opened for appending, created if absent; cut to ``keep_bytes`` first (None keeps all of it)."""
 
@@ -126,14 +131,17 @@ class JsonlFile:
         return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; in the operating system's hands when this returns.
+        """Write one row; see :meth:`write`."""
+        self.write(json_line(row))
+
+    def write(self, lines: str) -> None:
+        """Write rows that :func:`json_line` made; in the operating system's hands when this returns.
 
         Raises:
             RunDirError: the disk is full.
         """
-        line = json.dumps(json_values(row), ensure_ascii=False) + "\n"
         try:
-            self._file.write(line)
+            self._file.write(lines)
             self._file.flush()
         except OSError as error:
             raise disk_error(self.path, error) from error
