@@ -114,6 +114,19 @@ def json_line(row: Mapping[str, Any]) -> str:
     return json.dumps(json_values(row), ensure_ascii=False) + "\n"
 
 
+def append_lines(path: Path, lines: str) -> None:
+    """Append to a file that other processes append to in turn; when this returns they see it, on any machine.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 class JsonlFile:
     """One JSONL file, opened for appending, created if absent; cut to ``keep_bytes`` first (None keeps all of it)."""
 
@@ -131,17 +144,13 @@ class JsonlFile:
         return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; see :meth:`write`."""
-        self.write(json_line(row))
-
-    def write(self, lines: str) -> None:
-        """Write rows that :func:`json_line` made; in the operating system's hands when this returns.
+        """Write one row; in the operating system's hands when this returns.
 
         Raises:
             RunDirError: the disk is full.
         """
         try:
-            self._file.write(lines)
+            self._file.write(json_line(row))
             self._file.flush()
         except OSError as error:
             raise disk_error(self.path, error) from error

@@ -61,11 +61,6 @@ class ScoredRollouts(NamedTuple):
         """Those of all ranks, on rank 0."""
         return [r for one in self.ranks for r in one.rollouts]
 
-    @property
-    def values(self) -> list[TokenValues] | None:
-        """The critic's of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
-        return [v for one in self.ranks for v in one.values or ()] or None
-
 
 class Estimate(NamedTuple):
     """Advantages, and what rank 0 counts and measures over the completions of all ranks."""
@@ -131,7 +126,8 @@ class AdvantageStep:
         one."""
         estimator = self.estimator.estimator
         with self.rank_zero.section() as section:
-            advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, scored.values)
+            values = [v for one in scored.ranks for v in one.values or ()] or None
+            advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, values)
             estimate = summarize(advantages, scored, batch, self.config.mask_truncated)
             state = estimator.state_dict() if len(scored.ranks) > 1 and isinstance(estimator, Stateful) else None
             ends = np.cumsum([0, *(len(one.rollouts) for one in scored.ranks)]).tolist()

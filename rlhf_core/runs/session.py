@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
-from rlhf_core.data.jsonl import JsonlFile, json_line, read_jsonl
+from rlhf_core.data.jsonl import append_lines, json_line, read_jsonl
 from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
@@ -97,8 +97,7 @@ class RunSession:
         lines = "".join(json_line({"step": step, "stage": stage, **row}) for row in rows)
         for rank in range(turns):
             if rank == self.strategy.rank:
-                with contextlib.closing(JsonlFile(self.dir.path / "trace.jsonl")) as file:
-                    file.write(lines)
+                append_lines(self.dir.path / "trace.jsonl", lines)
             if turns > 1:
                 self.strategy.barrier(f"rank {rank} writing the trace")
 

@@ -171,9 +171,7 @@ class TokenRecorder:
             for name, record in self._records.items()
         }
 
-    def shared_out(
-        self, strategy: Strategy, shares: Sequence[Sequence[PromptGroup]]
-    ) -> Mapping[str, Mapping[str, list[float]]]:
+    def shared_out(self, strategy: Strategy, shares: Sequence[Sequence[PromptGroup]]) -> Mapping[str, Any]:
         """Rows of all ranks by name, those of its share of the groups on each rank. All ranks call it together."""
         names = [[f"{group.prompt.id}#{n}" for group in share for n in range(group.group_size)] for share in shares]
         return redistribute(strategy, self.rows, names)
