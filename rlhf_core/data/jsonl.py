@@ -109,6 +109,24 @@ def json_values(value: Any) -> Any:
     return value
 
 
+def json_line(row: Mapping[str, Any]) -> str:
+    """A row as a line of a JSONL file."""
+    return json.dumps(json_values(row), ensure_ascii=False) + "\n"
+
+
+def append_lines(path: Path, lines: str) -> None:
+    """Append to a file that other processes append to in turn; when this returns they see it, on any machine.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 class JsonlFile:
     """One JSONL file, opened for appending, created if absent; cut to ``keep_bytes`` first (None keeps all of it)."""
 
@@ -131,9 +149,8 @@ class JsonlFile:
         Raises:
             RunDirError: the disk is full.
         """
-        line = json.dumps(json_values(row), ensure_ascii=False) + "\n"
         try:
-            self._file.write(line)
+            self._file.write(json_line(row))
             self._file.flush()
         except OSError as error:
             raise disk_error(self.path, error) from error

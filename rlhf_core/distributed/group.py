@@ -165,6 +165,7 @@ class DelegatingCollectives(GroupCollectives):
             dist.destroy_process_group()
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -221,8 +222,7 @@ class RankZero:
 
 def _pickled(values: Sequence[Any]) -> list[bytes]:
     """Each value, and what is for several ranks once."""
-    distinct = {id(value): value for value in values}
-    pickled = {key: pickle.dumps(value) for key, value in distinct.items()}
+    pickled = {key: pickle.dumps(value) for key, value in {id(value): value for value in values}.items()}
     return [pickled[id(value)] for value in values]
 
 
@@ -232,7 +232,7 @@ class Failed(NamedTuple):
     error: str
 
 
-def redistribute(ranks: Collectives, held: Mapping[int, T], needed: Sequence[Collection[int]]) -> dict[int, T]:
+def redistribute(ranks: Collectives, held: Mapping[K, T], needed: Sequence[Collection[K]]) -> dict[K, T]:
     """Index -> value, of the indices that this rank needs and some rank holds (one at most); all ranks call it."""
     outgoing = [{index: held[index] for index in indices if index in held} for indices in needed]
     return {index: value for part in ranks.exchange_objects(outgoing) for index, value in part.items()}

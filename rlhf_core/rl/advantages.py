@@ -53,24 +53,20 @@ class ScoredRollouts(NamedTuple):
     set_aside_scores: Sequence[Score]
     ranks: Sequence[RankRollouts]
     """Of each rank, on rank 0; empty on the others."""
+    own_scores: Sequence[Score]
+    """Those of this rank's completions."""
 
     @property
     def rollouts(self) -> list[Rollout]:
         """Those of all ranks, on rank 0."""
         return [r for one in self.ranks for r in one.rollouts]
 
-    @property
-    def values(self) -> list[TokenValues] | None:
-        """The critic's of all ranks' completions, on rank 0; None elsewhere, and without a critic."""
-        there = bool(self.ranks) and self.ranks[0].values is not None
-        return [v for one in self.ranks for v in one.values or ()] if there else None
-
 
 class Estimate(NamedTuple):
     """Advantages, and what rank 0 counts and measures over the completions of all ranks."""
 
     advantages: Advantages
-    """Of this rank's completions; on rank 0 those of the other ranks follow."""
+    """Of this rank's completions."""
     metrics: Mapping[str, float]
     truncated: Mapping[str, int]
     """Completions that are left out of the loss."""
@@ -95,13 +91,12 @@ class AdvantageStep:
 
     def reference_and_values(self, samples: Sequence[TrainingSample]) -> ForwardResults:
         """Reference logprobs and critic values of this rank's completions."""
-        references = None
-        if self.reference is not None:
-            references = self.reference.logprobs(samples, self.module, self.micro_batcher)
-        if self.module.critic is None:
+        module, cut = self.module, self.micro_batcher
+        references = None if self.reference is None else self.reference.logprobs(samples, module, cut)
+        if module.critic is None:
             return ForwardResults(references, None)
         want: frozenset[Measure] = frozenset({"values"})
-        measured = self.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
+        measured = self.no_grad.rows(samples, cut, partial(PolicyModule.measure, want=want))
         rows = references if references is not None else [None] * len(measured)
         return ForwardResults(references, [TokenValues(row.values_T1, ref) for row, ref in zip(measured, rows)])
 
@@ -120,7 +115,7 @@ class AdvantageStep:
             all_scores = [score for one in ranks for score in one.scores]
             set_aside_scores = self._less_overlong(batch.set_aside_scores, batch.set_aside_rollouts)
             section.sent = [(all_scores, set_aside_scores)] * len(ranks)
-        return ScoredRollouts(section.received[0], section.received[1], ranks)
+        return ScoredRollouts(section.received[0], section.received[1], ranks, scores)
 
     def _less_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         cap, rule = self.config.sampling.max_tokens, self.config.overlong
@@ -131,12 +126,15 @@ class AdvantageStep:
         one."""
         estimator = self.estimator.estimator
         with self.rank_zero.section() as section:
-            advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, scored.values)
+            values = [v for one in scored.ranks for v in one.values or ()] or None
+            advantages = self.estimator.estimate(scored.rollouts, scored.scores, batch.group_ids, values)
             estimate = summarize(advantages, scored, batch, self.config.mask_truncated)
             state = estimator.state_dict() if len(scored.ranks) > 1 and isinstance(estimator, Stateful) else None
-            section.sent = divided(estimate, scored, state)
+            ends = np.cumsum([0, *(len(one.rollouts) for one in scored.ranks)]).tolist()
+            parts = [part(advantages, start, end) for start, end in pairwise(ends)]
+            section.sent = [(estimate._replace(advantages=one), state) for one in parts]
         estimate, state = section.received
-        if state is not None:
+        if state is not None and not scored.ranks:
             estimator.load_state_dict(state)
         return estimate
 
@@ -159,17 +157,10 @@ def summarize(advantages: Advantages, scored: ScoredRollouts, batch: RolloutBatc
     )
 
 
-def divided(
-    estimate: Estimate, scored: ScoredRollouts, state: dict[str, Any] | None
-) -> list[tuple[Estimate, dict[str, Any] | None]]:
-    """What rank 0 sends to each rank: all advantages to itself, to the others their own, and the estimator's state."""
-    ends, every = np.cumsum([len(one.rollouts) for one in scored.ranks]).tolist(), estimate.advantages
-    parts: list[tuple[Estimate, dict[str, Any] | None]] = [(estimate, None)]
-    for start, end in pairwise(ends):
-        returns = None if every.returns is None else list(every.returns[start:end])
-        own = Advantages(list(every.values[start:end]), dict(every.metrics), returns)
-        parts.append((estimate._replace(advantages=own), state))
-    return parts
+def part(every: Advantages, start: int, end: int) -> Advantages:
+    """Those of some completions, with the metrics of all."""
+    returns = None if every.returns is None else list(every.returns[start:end])
+    return Advantages(list(every.values[start:end]), dict(every.metrics), returns)
 
 
 def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
@@ -197,7 +188,7 @@ def with_advantages(
         if forward.values is not None and returns_T is not None:
             sample = replace(sample, old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)
         trained.append(sample)
-    return by_group(trained, batch.own_groups)
+    return by_group(trained, (group.group_size for group in batch.own_groups))
 
 
 def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> tuple[float, float, float]:

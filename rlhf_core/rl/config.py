@@ -191,8 +191,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     trace_every: int = Field(default=1, ge=0)
     """Prompts and completions are traced in steps that this divides; 0 traces none. Metrics are kept of every step."""
     trace_completions: int | None = Field(default=None, ge=0)
-    """Completions traced in such a step, in whole groups, the first prompts'; None traces all. Of those that are not
-    traced rank 0 gets no text, and no tokens unless the advantage reads them."""
+    """Completions traced in such a step, in whole groups, the first prompts'; None traces all. Each rank writes those
+    of its share."""
     rollouts: RolloutSettings = RolloutSettings()
     importance: ImportanceSettings = ImportanceSettings()
     kl: KLSettings = KLSettings()  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -13,6 +13,7 @@ Up to the advantages everything is plain Python and numpy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -33,9 +34,9 @@ from rlhf_core.training.generation import rollout_metrics
 from rlhf_core.training.loop import run_loop
 from rlhf_core.training.policy_evaluator import Evaluation, before_and_after
 from rlhf_core.training.rewards import score_metrics
-from rlhf_core.training.rollout_batch import TrainingSample
+from rlhf_core.training.rollout_batch import RolloutBatch, TrainingSample, share_bounds
 from rlhf_core.training.trace import Timer, TokenRecorder, prompt_rows
-from rlhf_core.types.rollouts import PromptGroup, Rollout, Score
+from rlhf_core.types.rollouts import PromptGroup, Score
 
 
 class RolloutTrainer:
@@ -130,22 +131,28 @@ class RolloutTrainer:
         self,
         step: int,
         stage: str,
-        groups: Sequence[PromptGroup],
-        rollouts: Sequence[Rollout],
+        batch: RolloutBatch,
         scores: Sequence[Score],
         advantages: Sequence[Any],
-        tokens: Mapping[str, Mapping[str, Any]] | None = None,
+        traced: Sequence[PromptGroup],
+        recorder: TokenRecorder | None = None,
     ) -> None:
-        """Append the prompts of a step to ``trace.jsonl``; rank 0 has the completions, and writes.
+        """Append the prompts of a step to ``trace.jsonl``; each rank writes those whose completions it has. All ranks
+        call it together.
 
         Args:
             stage: names the rows.
-            rollouts: group by group.
-            advantages: a number, an array ``[T]`` or None per rollout.
-            tokens: of completions by name, what the update saw of each token.
+            scores: of this rank's completions.
+            advantages: a number, an array ``[T]`` or None for each of these.
+            traced: the batch's groups, or the first ones.
+            recorder: knows what the update saw of each token.
         """
-        rows = prompt_rows(groups, rollouts, scores, advantages, self.config.trace_prompts, tokens)
-        self.session.trace(step, stage, rows)
+        rank, bounds = self.strategy.rank, share_bounds(len(batch.groups), self.strategy.world_size)
+        shares = [traced[start:end] for start, end in pairwise(bounds)]
+        tokens = {} if recorder is None else recorder.shared_out(self.strategy, shares)
+        full = max(0, self.config.trace_prompts - bounds[rank])
+        rows = prompt_rows(shares[rank], batch.rollouts, scores, advantages, full, tokens)
+        self.session.trace(step, stage, rows, turns=sum(map(bool, shares)))
 
     def check_scores(self, scores: Sequence[Score], first_read: bool = True) -> None:
         """Count the scores of a batch once, and fail if too many are missing."""
@@ -246,8 +253,7 @@ class OnlineTrainer(RolloutTrainer):
                 **estimate.kl,
                 **{name: float(count) for name, count in estimate.without_signal.items()},
             }
-            tokens = {} if recorder is None else recorder.of_all_ranks(self.strategy)
-            self.trace_prompts(step, "step", traced, scored.rollouts, scored.scores, estimate.advantages.values, tokens)
+            self.trace_prompts(step, "step", batch, scored.own_scores, estimate.advantages.values, traced, recorder)
             self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
             metrics |= source_metrics
             if len(self.inputs.datasets.sources) > 1:

@@ -20,7 +20,7 @@ from rlhf_core.runs.session import RunSession
 from rlhf_core.training.functional import LOG_LIMIT, effective_sample_size, kl_loss
 from rlhf_core.training.learner import Learner, MetricSums, Observe, means
 from rlhf_core.training.policy_module import LOGPROBS, Measure, PolicyMicroBatcher, PolicyModule
-from rlhf_core.training.rollout_batch import TrainingSample, regrouped
+from rlhf_core.training.rollout_batch import TrainingSample, by_group
 from rlhf_core.training.weight_sync import Drift, DriftCheck
 from rlhf_core.types.batches import LossOutput, TokenBatch
 
@@ -152,7 +152,7 @@ class UpdateStep:
             assert all(s.behaviour_T is not None for s in samples), "an engine's logprobs come with every rollout"
             samples, several = [replace(s, old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
         if not several and not choose:
-            return regrouped(samples, groups), {}
+            return by_group(samples, map(len, groups)), {}
         want: frozenset[Measure] = frozenset({"logprobs", "entropy"}) if choose else LOGPROBS
         measured = self.learner.no_grad.rows(samples, self.micro_batcher, partial(PolicyModule.measure, want=want))
         metrics: dict[str, float] = {}
@@ -162,7 +162,7 @@ class UpdateStep:
             entropies = [row.entropy_T for row in measured]
             keep_uncertain = scheduler("uncertain", "trainer.entropy_quantile")()
             samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
-        return regrouped(samples, groups), metrics
+        return by_group(samples, map(len, groups)), metrics
 
     def _too_far(self, sums: MetricSums, made: int) -> bool:
         """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.config.plan import Plan
 from rlhf_core.data.atomic import write_json
-from rlhf_core.data.jsonl import read_jsonl
+from rlhf_core.data.jsonl import append_lines, json_line, read_jsonl
 from rlhf_core.distributed.rank_zero import alone
 from rlhf_core.plugins import hooks as hk
 from rlhf_core.plugins.component import DeadlineSettings
@@ -27,7 +27,7 @@ from rlhf_core.types.errors import RlhfError
 
 
 class RunSession:
-    """One run's records and the agreement of its ranks. Only rank 0 writes."""
+    """One run's records and the agreement of its ranks. Only rank 0 writes, but for the trace."""
 
     def __init__(
         self,
@@ -91,10 +91,15 @@ class RunSession:
         self.hooks.fire("rlhf_run_start", hk.RunStart(self.dir.path, self.plan.to_json()))
         return checkpoint
 
-    def trace(self, step: int, stage: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append one row per prompt or event to ``trace.jsonl``."""
-        for row in rows if self.main else ():
-            self.dir.streams["trace"].append({"step": step, "stage": stage, **row})
+    def trace(self, step: int, stage: str, rows: Sequence[Mapping[str, Any]], turns: int = 1) -> None:
+        """Append one row per prompt or event to ``trace.jsonl``: rank 0's, or, where all ranks call it together, those
+        of the first ``turns`` ranks, one after the other."""
+        lines = "".join(json_line({"step": step, "stage": stage, **row}) for row in rows)
+        for rank in range(turns):
+            if rank == self.strategy.rank:
+                append_lines(self.dir.path / "trace.jsonl", lines)
+            if turns > 1:
+                self.strategy.barrier(f"rank {rank} writing the trace")
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""

@@ -175,16 +175,15 @@ class _StepsOfCaller:
         getattr(self.learner, "keep_final_weights", lambda: None)()
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.policy.model, partial(self.policy.save, merge=True))
-        return self.session.finish(
-            {
-                "algo": self.settings.name,
-                "steps": step,
-                "seed": self.ctx.seed,
-                "evaluation_before": self.before,
-                "evaluation_after": after,
-                "reports": dict(self.ctx.report),
-            }
-        )
+        summary = {
+            "algo": self.settings.name,
+            "steps": step,
+            "seed": self.ctx.seed,
+            "evaluation_before": self.before,
+            "evaluation_after": after,
+            "reports": dict(self.ctx.report),
+        }
+        return self.session.finish(summary)
 
 
 def record_trained(ctx: BuildContext, policy: LoadedModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -116,18 +116,10 @@ def per_token(advantage: float | Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
 
 
-def by_group(samples: Sequence[TrainingSample | None], groups: Sequence[PromptGroup]) -> list[list[TrainingSample]]:
+def by_group(samples: Sequence[TrainingSample | None], sizes: Iterable[int]) -> list[list[TrainingSample]]:
     """Cut samples that lie group by group; a completion without a score (None) is left out of its group."""
     rest = iter(samples)
-    return [[s for s in islice(rest, g.group_size) if s is not None] for g in groups]
-
-
-def regrouped(
-    samples: Sequence[TrainingSample], like: Sequence[Sequence[TrainingSample]]
-) -> list[list[TrainingSample]]:
-    """Cut samples that lie group by group as ``like`` is cut."""
-    rest = iter(samples)
-    return [[next(rest) for _ in group] for group in like]
+    return [[s for s in islice(rest, size) if s is not None] for size in sizes]
 
 
 @dataclass(frozen=True)

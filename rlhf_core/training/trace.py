@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlhf_core.distributed.group import RankZero
+from rlhf_core.distributed.group import redistribute
 from rlhf_core.models.layers.trunk_and_head import fetch_to_host
 from rlhf_core.plugins.strategy_protocols import Strategy
 from rlhf_core.training.rollout_batch import TrainingSample
@@ -48,22 +48,20 @@ def prompt_rows(
     No row on a rank without the completions, which writes none.
     """
     rows: list[dict[str, Any]] = []
-    start = 0
-    for n, group in enumerate(groups if rollouts else ()):
-        indices = range(start, start + group.group_size)
-        start += group.group_size
-        rows.append(
-            {
-                "event": "prompt",
-                "prompt_id": group.prompt.id,
-                "source": group.prompt.source,
-                "prompt": group.prompt.text,
-                **({"prompt_ids": list(group.token_ids)} if n < full else {}),
-                **({"media": [asdict(media) for media in group.prompt.media]} if group.prompt.media else {}),
-                **({"messages": messages_of(group)} if any(rollouts[i].media for i in indices) else {}),
-                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in indices],
-            }
-        )
+    ends = np.cumsum([group.group_size for group in groups]).tolist()
+    for n, (group, end) in enumerate(zip(groups, ends) if rollouts else ()):
+        indices = range(end - group.group_size, end)
+        row = {
+            "event": "prompt",
+            "prompt_id": group.prompt.id,
+            "source": group.prompt.source,
+            "prompt": group.prompt.text,
+            **({"prompt_ids": list(group.token_ids)} if n < full else {}),
+            **({"media": [asdict(media) for media in group.prompt.media]} if group.prompt.media else {}),
+            **({"messages": messages_of(group)} if any(rollouts[i].media for i in indices) else {}),
+            "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in indices],
+        }
+        rows.append(row)
     return rows
 
 
@@ -173,9 +171,10 @@ class TokenRecorder:
             for name, record in self._records.items()
         }
 
-    def of_all_ranks(self, strategy: Strategy) -> Mapping[str, Mapping[str, list[float]]]:
-        """Rows by name, of all ranks, on rank 0; nothing on the others. All ranks call it together."""
-        return {name: row for rank in RankZero(strategy).gather(self.rows) for name, row in rank.items()}
+    def shared_out(self, strategy: Strategy, shares: Sequence[Sequence[PromptGroup]]) -> Mapping[str, Any]:
+        """Rows of all ranks by name, those of its share of the groups on each rank. All ranks call it together."""
+        names = [[f"{group.prompt.id}#{n}" for group in share for n in range(group.group_size)] for share in shares]
+        return redistribute(strategy, self.rows, names)
 
 
 Row = dict[str, Any]

@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.data.jsonl import JsonlFile
 from rlhf_core.distributed.accelerated import AcceleratedStrategy
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.plugins.contracts import CheckedAdvantage
 from rlhf_core.rl.advantages import AdvantageStep, ForwardResults
 from rlhf_core.rl.config import OnlineTrainerConfig
+from rlhf_core.rl.trainer import RolloutTrainer
+from rlhf_core.runs.session import RunSession
 from rlhf_core.training.rollout_batch import RolloutBatch, batch_of, cut_groups, share_bounds
-from rlhf_core.training.trace import prompt_rows
 from rlhf_core.types.rollouts import FinishReason, Prompt, PromptGroup, Rollout, Score
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.advantage_config import GroupNormConfig
@@ -61,7 +62,7 @@ def rollout(group: PromptGroup, index: int, rng: np.random.Generator, tokens: in
     return Rollout(group.prompt.id, index, group.token_ids, ids, logprobs_T, 0, FinishReason.EOS, text, seed=index)
 
 
-def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], trace: JsonlFile) -> float:
+def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], folder: Path) -> float:
     """Seconds from the scores to the written trace, both ranks."""
     config, unused = OnlineTrainerConfig(name="t", **settings), SimpleNamespace()
     estimator = CheckedAdvantage(GroupNorm(GroupNormConfig.model_validate({})))
@@ -73,8 +74,10 @@ def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], trace: J
     traced = choose(1, given.groups)
     scored = stage.penalize_and_gather(given, ForwardResults(None, None))
     values = stage.estimate(scored, given).advantages.values
-    for row in prompt_rows(traced, scored.rollouts, scored.scores, values, config.trace_prompts, {}):
-        trace.append(row)
+    session: Any = SimpleNamespace(strategy=ranks, dir=SimpleNamespace(path=folder))
+    session.trace = partial(RunSession.trace, session)
+    trainer: Any = SimpleNamespace(strategy=ranks, config=config, session=session)
+    RolloutTrainer.trace_prompts(trainer, 1, "step", given, scored.own_scores, values, traced)
     ranks.barrier("a step")
     return time.perf_counter() - start
 
@@ -86,14 +89,10 @@ def main(count: int, tokens: int, rounds: int, out: str) -> None:
     for name, settings in TRACES.items():
         taken = []
         for _ in range(rounds):
-            trace = JsonlFile(Path(f"{out}.{ranks.rank}"))
-            taken.append(step(ranks, given, settings, trace))
-            trace.close()
-            Path(f"{out}.{ranks.rank}").unlink()
+            taken.append(step(ranks, given, settings, Path(out).parent))
         cost[name] = round(1e6 * min(taken) / count, 1)
-        ranks.counting, ranks.received, trace = True, 0, JsonlFile(Path(f"{out}.{ranks.rank}"))
-        step(ranks, given, settings, trace)
-        trace.close()
+        ranks.counting, ranks.received = True, 0
+        step(ranks, given, settings, Path(out).parent)
         ranks.counting, received[name] = False, round(ranks.received / (count - len(given.rollouts)), 1)
     if ranks.rank == 0:
         figures = {"microseconds_per_completion": cost, "bytes_received_per_completion": received}

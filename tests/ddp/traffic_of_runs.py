@@ -47,6 +47,20 @@ ITERATIVE = {
     "checkpoint_every": 2,
     "optimizer": {"eps": 1e-3, "learning_rate": 1e-3, "warmup_steps": 0},
 }
+GRPO = {
+    "name": "grpo",
+    "steps": 2,
+    "rollout_batch_size": 32,
+    "train_batch_size": 16,
+    "group_size": 4,
+    "micro_batch_size": 8,
+    "eval_samples": 0,
+    "gold_samples": 0,
+    "trace_prompts": 6,
+    "sampling": {"max_tokens": 200, "temperature": 3.0},
+    "checkpoint_every": 0,
+    "optimizer": {"eps": 1e-3, "learning_rate": 1e-3},
+}
 SFT = {
     "name": "sft",
     "max_steps": 2,
@@ -77,6 +91,12 @@ RUNS: dict[str, dict[str, Any]] = {
         **BASE,
         "trainer": {**ITERATIVE, "kl": {"track": True, "sync_every": 1}},
         "loss": {"name": "aot_unpaired"},
+    },
+    "grpo": {
+        "threads": 1,
+        "dataset": {"name": "pocket", "subset": "assistant", "limit": 64},
+        "reward": {"name": "programmatic"},
+        "trainer": GRPO,
     },
     "sft": {**BASE, "trainer": SFT},
     "frozen trunk": {"threads": 1, "dataset": {"limit": 64}, "trainer": FROZEN},

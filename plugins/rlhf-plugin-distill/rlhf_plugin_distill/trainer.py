@@ -63,7 +63,7 @@ class DistillTrainer(RolloutTrainer):
                 self.check_scores(every_score, first_read)
             generated = batch.metrics if first_read else {"tokens_generated": 0.0}
             metrics = {**sampled, **update, **generated, **source_metrics}
-            self.trace_prompts(step, "step", batch.groups, rollouts, scores, [None] * len(rollouts))
+            self.trace_prompts(step, "step", batch, batch.scores, [None] * len(batch.scores), batch.groups)
             self.session.trace(step, "step", [{"event": "update", "metrics": dict(metrics)}])
         self.session.metrics.log_step(step, metrics, timer.seconds)
 

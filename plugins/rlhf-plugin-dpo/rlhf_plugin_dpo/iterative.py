@@ -32,8 +32,6 @@ OLD_PAIRS = 256
 class CollectedPairs:
     """What the rollouts of all ranks came to."""
 
-    rollouts: Sequence[Rollout]
-    """On rank 0, which traces them; empty elsewhere."""
     scores: Sequence[Score]
     pairs: Sequence[PairItem]
     """Made of the rollouts; on rank 0, which holds the buffer; empty elsewhere."""
@@ -51,7 +49,6 @@ def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
     rollouts, pairs = [r for shard in shards for r in shard[0]], [p for shard in shards for p in shard[2]]
     scores = [s for shard in shards for s in shard[1]]
     every = CollectedPairs(
-        rollouts=rollouts,
         scores=scores,
         pairs=pairs,
         count=len(pairs),
@@ -60,7 +57,7 @@ def collected_for_each(shards: Sequence[Any]) -> list[CollectedPairs]:
         kl_tokens=sum(shard[4][1] for shard in shards),
         metrics=RolloutTrainer.rollout_metrics(rollouts, scores),
     )
-    return [every, *[replace(every, rollouts=(), pairs=())] * (len(shards) - 1)]
+    return [every, *[replace(every, pairs=())] * (len(shards) - 1)]
 
 
 class IterativeTrainer(RolloutTrainer):
@@ -122,8 +119,7 @@ class IterativeTrainer(RolloutTrainer):
             **{name: float(n) for name, n in collected.dropped.items()},
             **({"kl": kl / tokens} if tokens else {}),
         }
-        advantages = [None] * len(collected.rollouts)
-        self.trace_prompts(step, "pairs", batch.groups, collected.rollouts, collected.scores, advantages)
+        self.trace_prompts(step, "pairs", batch, batch.scores, [None] * len(batch.scores), batch.groups)
         self.session.trace(step, "pairs", [{"event": "pairs", "names": [p.name for p in collected.pairs]}])
         return metrics
 

@@ -1,4 +1,4 @@
-"""A trace of some steps and completions: of the others rank 0 is sent what metrics need, and no token."""
+"""A trace of some steps and completions, and what rank 0 is sent of completions: what metrics need, and no token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TokensElsewhere:
         return self.count
 
     def __eq__(self, other: object) -> bool:
-        """Equal to the ids themselves, too: those of traced completions are there."""
+        """Equal to the ids themselves, too: those of groups that are set aside are there."""
         if isinstance(other, tuple):
             return len(other) == self.count and digest_of(other) == self.digest
         return isinstance(other, TokensElsewhere) and other.digest == self.digest
@@ -53,10 +53,10 @@ def digest_of(ids: tuple[int, ...]) -> bytes:
 
 
 class SampledTrace:
-    """Chooses what is traced (``trainer.trace_every``, ``trainer.trace_completions``), and what is sent for it.
+    """Chooses what is traced (``trainer.trace_every``, ``trainer.trace_completions``), and what rank 0 is sent.
 
     Args:
-        config: how often, how much, and of how many prompts the tokens.
+        config: how often, and how much.
         estimator: the advantage; with ``reads_tokens = False`` in the class of its ``estimate`` it takes scores alone,
             and no token is sent to it.
         several: whether there are other ranks to send from.
@@ -66,15 +66,10 @@ class SampledTrace:
         self.config, self.several = config, several
         owner = next((c for c in type(estimator).__mro__ if "estimate" in vars(c)), object)
         self.reads_tokens = bool(vars(owner).get("reads_tokens", True))  # a subclass may read what its base does not
-        self._texts: frozenset[str] = frozenset()
-        self._tokens: frozenset[str] = frozenset()
 
     def groups(self, step: int, groups: Sequence[Group]) -> Sequence[Group]:
-        """Those of a step that are traced, the first ones; :meth:`outline` goes by them until the next call."""
-        traced = groups[: self.count(step, [group.group_size for group in groups])]
-        self._texts = frozenset(group.prompt.id for group in traced)
-        self._tokens = frozenset(group.prompt.id for group in traced[: self.config.trace_prompts])
-        return traced
+        """Those of a step that are traced, the first ones."""
+        return groups[: self.count(step, [group.group_size for group in groups])]
 
     def count(self, step: int, sizes: Sequence[int]) -> int:
         """How many groups of these sizes a step traces."""
@@ -87,26 +82,27 @@ class SampledTrace:
         """What rank 0 is sent of this rank's completions. Episodes of several turns are sent whole."""
         if self.reads_tokens or not self.several:
             return rollouts
-        return [r if r.turns or r.mask_T is not None else self._outline(r) for r in rollouts]
+        return [r if r.turns or r.mask_T is not None else outline(r) for r in rollouts]
 
-    def _outline(self, rollout: Rollout) -> Rollout:
-        ids = rollout.completion_ids
-        if rollout.prompt_id in self._tokens:
-            return rollout
-        chosen_sum = np.asarray([rollout.logprobs_T.sum()], np.float32)
-        return _changed(
-            rollout,
-            completion_ids=TokensElsewhere.of(ids),
-            prompt_ids=(),
-            logprobs_T=chosen_sum,
-            support=None,
-            **({} if rollout.prompt_id in self._texts else {"text": "", "info": {}, "segments": (), "media": ()}),
-        )
+
+def outline(rollout: Rollout) -> Rollout:
+    """A completion without text and tokens; it gives the same metrics."""
+    return _changed(
+        rollout,
+        completion_ids=TokensElsewhere.of(rollout.completion_ids),
+        logprobs_T=np.asarray([rollout.logprobs_T.sum()], np.float32),
+        prompt_ids=(),
+        support=None,
+        text="",
+        info={},
+        segments=(),
+        media=(),
+    )
 
 
 def sampled(config: OnlineTrainerConfig, parts: Any) -> Callable[[int, Sequence[Group]], Sequence[Group]]:
-    """Let the advantage's stage send what a sampled trace needs, and a collector that sets groups aside trace as many
-    of them; returns what chooses the groups of a step."""
+    """Let the advantage's stage send what metrics need, and a collector that sets groups aside trace as many of them as
+    the step; returns what chooses the groups of a step."""
     step, collector = parts.advantages, parts.source.collector
     trace = SampledTrace(config, step.estimator.estimator, step.rank_zero.ranks.world_size > 1)
     step.outline = trace.outline

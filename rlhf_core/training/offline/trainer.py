@@ -231,22 +231,21 @@ class OfflineTrainer:
         after = self.evaluate(step)
         self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
-        return self.session.finish(
-            {
-                "algo": self.config.name,
-                "steps": len(rows),
-                "updates": self.learner.version,
-                "seed": self.ctx.seed,
-                "train_examples": len(self.train_items),
-                "tokens_generated": 0,
-                "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
-                **first_and_last(rows, "loss", "loss"),
-                "evaluation_before": self.before,
-                "evaluation_after": after,
-                "reports": dict(self.ctx.report),
-                **self.more_summary(),
-            }
-        )
+        summary = {
+            "algo": self.config.name,
+            "steps": len(rows),
+            "updates": self.learner.version,
+            "seed": self.ctx.seed,
+            "train_examples": len(self.train_items),
+            "tokens_generated": 0,
+            "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
+            **first_and_last(rows, "loss", "loss"),
+            "evaluation_before": self.before,
+            "evaluation_after": after,
+            "reports": dict(self.ctx.report),
+            **self.more_summary(),
+        }
+        return self.session.finish(summary)
 
     def more_summary(self) -> dict[str, Any]:
         """What a trainer adds to the summary."""
