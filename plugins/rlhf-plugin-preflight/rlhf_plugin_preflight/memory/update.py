@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +87,7 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         if sizes.micro_batches == 1:
             optimizer.zero_grad(set_to_none=True)  # else those of the micro-batches before are there
         held = dict(live.now)
-        rehearsed = getattr(ctx.config.strategy, "rehearsed", nullcontext)  # of ranks that divide a sequence one
-        with backward.followed(optimizer), rehearsed(module):
+        with backward.followed(optimizer):
             learner.update_sums(samples)
     for hook in hooks:
         hook.remove()
