@@ -100,7 +100,12 @@ def _reference(report: Report) -> Iterator[str]:
     if not whole:
         return
     held = report.plan.phases["load"].parts.get("reference", 0)
-    kinds = {"whole": whole, "sharded": whole * own // (place.ranks // report.footprint.tensor), "offload": 0, "precomputed": 0}
+    kinds = {
+        "whole": whole,
+        "sharded": whole * own // (place.ranks // report.footprint.tensor),
+        "offload": 0,
+        "precomputed": 0,
+    }
     costs = ", ".join(f"{name} {readable(size)}" for name, size in kinds.items())
     half = readable(2 * report.footprint.model.parameters)
     yield (

@@ -268,12 +268,13 @@ def requested_placement(
         near = did_you_mean(name, STRATEGIES, limit=1)
         raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
     if (divided := divided_among(ctx.config, "tensor_parallel")) > 1:
-        if tensor * pipeline > 1 or ranks % divided or name != own.strategy:
+        if tensor * pipeline > 1 or name != own.strategy:
             raise ConfigError(
-                f"strategy.tensor_parallel {divided} on {ranks} ranks, --strategy {name}, --tensor {tensor}",
-                why="ranks in groups of as many divide each layer, under fsdp",
-                fix=f"--set strategy=fsdp --ranks {max(1, ranks // divided) * divided}; leave --tensor out",
+                f"strategy.tensor_parallel {divided} with --strategy {name}, --tensor {tensor} --pipeline {pipeline}",
+                why="it is one of fsdp's own layouts",
+                fix="leave the options out, or the setting",
             )
+        ctx.config.strategy.preflight(ctx)  # pyright: ignore[reportOptionalMemberAccess]
         return own
     per_node = ranks_per_node or (own.ranks_per_node if name == own.strategy == "hsdp" else Placement.ranks_per_node)
     return Placement(name, ranks, per_node, tensor, pipeline)
