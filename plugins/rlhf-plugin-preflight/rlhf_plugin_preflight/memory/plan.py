@@ -11,6 +11,7 @@ from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
 from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, divided_among
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Shares, shares
+from rlhf_plugin_preflight.memory.live import OFFLOADED
 from rlhf_plugin_preflight.memory.phase import COMPUTING, Phase, load_phase, phase_of
 from rlhf_plugin_preflight.memory.update_parts import in_update, root_weight_bytes
 
@@ -159,6 +160,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
         del phases["rollout"]
     on_host = {**engine.host, **away_reference}
     beside = {name: replace(phase, host={**phase.host, **on_host}) for name, phase in phases.items()}
+    if update.offloaded:
+        beside["update"].host[OFFLOADED] = update.offloaded
     return MemoryPlan(placement, beside, stages)
 
 
