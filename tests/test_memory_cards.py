@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from rlhf_core.config import ConfigError
+from rlhf_core.models import ModelConfig
 from rlhf_plugin_preflight import cards as cards_module
 from rlhf_plugin_preflight.cards import QUERY, check_cards
 from rlhf_plugin_preflight.memory.report import device_of
@@ -36,7 +38,7 @@ def test_only_the_cards_that_a_run_uses_are_asked(monkeypatch: pytest.MonkeyPatc
 
 def of(device: str, ranks: int, rollout: str | None = None) -> Any:
     engine = None if rollout is None else SimpleNamespace(name=rollout)
-    config = SimpleNamespace(strategy=SimpleNamespace(device=device), rollout=engine)
+    config = SimpleNamespace(strategy=SimpleNamespace(device=device), rollout=engine, model=ModelConfig())
     return SimpleNamespace(config=config, world_size=ranks)
 
 
@@ -59,6 +61,17 @@ def test_a_run_is_refused_the_cards_that_are_not_there(
     assert caplog.messages == ["this run uses 1 of 2 cards: --nproc 2 uses all of them"]
     monkeypatch.setattr(cards_module, "cards_here", lambda: 0)
     check_cards(of("auto", 3))
+
+
+@pytest.mark.parametrize(("device", "cards", "refused"), [("auto", 0, True), ("cpu", 1, True), ("auto", 1, False)])
+def test_inputs_of_layers_are_offloaded_from_a_card(
+    device: str, cards: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cards_module, "cards_here", lambda: cards)
+    ctx = of(device, 1)
+    ctx.config.model = ModelConfig(gradient_checkpointing="offload")
+    with pytest.raises(ConfigError, match="offload without a card") if refused else nullcontext():
+        check_cards(ctx)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

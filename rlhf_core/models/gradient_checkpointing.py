@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any
 
 from rlhf_core.types.errors import ModelError
 
 
-def wake_checkpointing(model: Any) -> None:
+def wake_checkpointing(model: Any, offload: bool = False) -> None:
     """Let gradient checkpointing act in eval mode: its layers seem to train, but what they run is in eval mode, so that
-    no dropout is switched on.
+    no dropout is switched on. With ``offload`` what they are given on a card is kept in the host's memory.
 
     Raises:
         ModelError: the model's logits are others then.
@@ -26,6 +27,7 @@ def wake_checkpointing(model: Any) -> None:
     layers: list[Any] = [m for m in checkpointed if isinstance(m, GradientCheckpointingLayer)]
     for module in layers or checkpointed:
         module.training = True
+        module._kept = torch.autograd.graph.saved_tensors_hooks(_to_host, _to_card) if offload else nullcontext()
         if not isinstance(module._gradient_checkpointing_func, MethodType):
             module._checkpoint = module._gradient_checkpointing_func
             module._gradient_checkpointing_func = MethodType(_in_eval_mode, module)  # a deep copy binds it to the copy
@@ -55,4 +57,17 @@ def _in_eval_mode(self: Any, function: Callable[..., Any], *args: Any) -> Any:
         finally:
             self.training = was
 
-    return self._checkpoint(run, *args)
+    with self._kept:
+        return self._checkpoint(run, *args)
+
+
+def _to_host(given: Any) -> tuple[Any, Any]:
+    """A copy for which nothing waits, as pinned memory allows; the stream that computes makes it, so no later work
+    overwrites what is copied. Masks stay: layers share them."""
+    if not (given.is_cuda and given.is_floating_point()):
+        return given.device, given
+    return given.device, given.new_empty(given.shape, device="cpu", pin_memory=True).copy_(given, non_blocking=True)
+
+
+def _to_card(kept: tuple[Any, Any]) -> Any:
+    return kept[1].to(kept[0], non_blocking=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,8 +93,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     source = resolve_model(config.path)
     check_generates(config, source)
     tokenizer = load_tokenizer(config)
-    model = None if weights else _without_weights(config, source)
-    model = _load_model(config, source) if model is None else model
+    model = (None if weights else _without_weights(config, source)) or _load_model(config, source)
     check_vocabulary(model, tokenizer, config.path)
     if modality_of(tokenizer) is None:
         mask_ids_without_text(model, tokenizer.get_vocab().values())
@@ -112,7 +112,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         model.trained_from = (str(Path(config.path).expanduser()), source.revision or config.revision)
     model.eval()
     if config.gradient_checkpointing:
-        wake_checkpointing(model)
+        wake_checkpointing(model, config.gradient_checkpointing == "offload")
     return LoadedModel(model, tokenizer, config.path, context)
 
 
@@ -133,13 +133,9 @@ def load_tokenizer(config: ModelConfig) -> Any:
             verify_files(folder)
             model_path, options = str(folder), load_options(config, Source(str(folder)))
             break
-    try:
+    with failures_explained(config, source, "tokenizer"):
         tokenizer = _read_tokenizer(model_path, options)
         name_panics(tokenizer)
-    except ModelError:
-        raise
-    except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
-        raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
     if Path(model_path).is_dir():
@@ -170,7 +166,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     from rlhf_core.models.tensor_files import check_finite
 
     options = {**load_options(config, source), **quantization(config)}
-    try:
+    with failures_explained(config, source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
             dtype=getattr(torch, config.dtype),
@@ -179,8 +175,6 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             output_loading_info=True,
             **options,
         )
-    except Exception as error:
-        raise explain_failure(error, config, source, "model") from error
     model, info = loaded
     settle(model)
     check_finite(model.state_dict(), config.path)
@@ -203,15 +197,11 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
     if source.adapter is not None or config.quantize is not None:
         return None
     options = load_options(config, source)
-    try:
+    with failures_explained(config, source):
         folder = Path(source.path) if source.local else local_copy(source.path, options)
         if (folder / MODALITY_FILE).is_file():
             return None
         model = build_without_weights(config, AutoModelForCausalLM, folder, options)
-    except ModelError:
-        raise
-    except Exception as error:
-        raise explain_failure(error, config, source, "model") from error
     if model is not None:
         model.name_or_path = source.path
     return model
@@ -224,10 +214,8 @@ def check_generates(config: ModelConfig, source: Source) -> None:
 
     if (Path(source.path) / MODALITY_FILE).is_file():
         return  # a plugin says how its tokens become something else
-    try:
+    with failures_explained(config, source):
         settings = PreTrainedConfig.get_config_dict(source.path, **load_options(config, source))[0]
-    except Exception as error:
-        raise explain_failure(error, config, source, "model") from error
     name = str((settings.get("architectures") or [settings.get("model_type")])[0])
     causal = settings.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "auto_map" in settings
     scores = name.endswith(("ForSequenceClassification", "ForTokenClassification"))
@@ -348,6 +336,21 @@ REMEDIES = {
     "ize mismatch|ignore_mismatched_sizes": "use the weights that belong to config.json",
 }
 """What an error says -> what to do about it, wherever the model lies."""
+
+
+@contextmanager
+def failures_explained(config: ModelConfig, source: Source, what: str = "model") -> Generator[None, None, None]:
+    """Give what fails inside, which it can in as many ways as there are architectures, its most likely cause.
+
+    Raises:
+        ModelError: names the model, the cause and what to do.
+    """
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise explain_failure(error, config, source, what) from error
 
 
 def explain_failure(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:

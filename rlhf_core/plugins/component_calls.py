@@ -56,18 +56,12 @@ def component_errors(label: str, method: str) -> Generator[None, None, None]:
     except (RlhfError, StopRun):
         raise
     except (Exception, SystemExit) as error:
-        raise component_error(label, method, error) from error
-
-
-def component_error(label: str, method: str, error: BaseException) -> ComponentError:
-    """The error for a component that raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    line = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
-    return ComponentError(
-        f"{method} of {label} raised {error_text(error)}",
-        where=line,
-        fix="fix the plugin, or choose another; `rlhf --debug ...` and failure.json of the run show the traceback",
-    )
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ComponentError(
+            f"{method} of {label} raised {error_text(error)}",
+            where=f"{last.filename}:{last.lineno}, in {last.name}",
+            fix="fix the plugin, or choose another; `rlhf --debug ...` and failure.json of the run show the traceback",
+        ) from error
 
 
 StageName = Literal["build", "rollout", "reward", "update", "evaluation", "checkpoint", "listener", "close"]

@@ -24,6 +24,7 @@ from rlhf_core.training.learner import Learner
 from rlhf_plugin_native.decode import Decoder
 from rlhf_plugin_native.engine import NativeEngine
 from rlhf_plugin_preflight.memory.check import check_memory
+from rlhf_plugin_preflight.memory.live import LiveBytes
 from tests.shadow_cuda.cuda_api import DEVICE
 from tests.shadow_cuda.device import there
 from tests.shadow_cuda.recorder import RECORDER, Event, table
@@ -185,6 +186,7 @@ def long(*case: object) -> Any:
     [
         ("dpo", OFFLINE, ()),
         ("grpo", ONLINE, VERIFIER),
+        ("sft", OFFLINE, ("--set", "model.gradient_checkpointing=offload")),
         long("kto", OFFLINE, ()),
         long("prm", PAIRS, ()),
         long("grpo", ONLINE, ENSEMBLE),
@@ -298,6 +300,36 @@ def test_python_api() -> None:
     assert len(generate("pocket", ["What is 2 + 3?"], n=2, max_tokens=8)[0]) == 2
     assert score([{"prompt": "2 + 2?", "answer": "4", "completion": "4"}], "verifier")[0].value == 1.0
     assert not [e for e in RECORDER.take() if e.kind == "product" and not ONCE & set(e.within)]
+
+
+class CardBytes(LiveBytes):
+    """Of what is alive on the card."""
+
+    def _count(self, tensor: torch.Tensor, part: str | None = None) -> None:
+        if there(tensor):
+            super()._count(tensor, part)
+
+
+def test_what_layers_are_given_waits_in_the_hosts_memory() -> None:
+    """From forward to backward, by copies that nothing waits for; the gradient is the same to the last bit."""
+    prompts, completions = [[5, 6, 7], [5, 6, 7], [8, 9]], [[1, 2], [3, 4, 5], [6]]
+    held: list[int] = []
+    gradients: list[list[torch.Tensor]] = []
+    for kept in (True, "offload"):
+        model = load_policy(ModelConfig(path="pocket", gradient_checkpointing=kept)).model.to("cuda")
+        completion_logprobs(model, prompts, completions)  # what a model allows is tried once
+        given: list[int] = []
+        for layer in model.model.layers:
+            layer.register_forward_pre_hook(lambda _, args, given=given: given.append(args[0].nbytes))
+        RECORDER.take()
+        with CardBytes() as live:
+            total = completion_logprobs(model, prompts, completions).logprobs_BT.sum()
+            held.append(live.total)
+            total.backward()
+        assert not [e for e in RECORDER.take() if e.kind in ("wait", "copy")]
+        gradients.append([p.grad.cpu() for p in model.parameters()])
+    assert held[0] - held[1] == sum(given[:4]) > 4 * 4 * 160 * 5
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
 def test_gradients_are_those_of_the_cpu() -> None:

@@ -6,8 +6,8 @@ values. Every operation goes through :class:`Shadow`, which does it on the CPU a
 
 - refuses tensors of both devices in one operation, as CUDA does: all but single numbers, and indices;
 - records, with the Python line (:mod:`tests.shadow_cuda.recorder`): ``wait``, where the host waits (``.item()``,
-  copies to the host, shapes that depend on values); ``copy``, a copy to the device from pageable memory, which waits
-  too; and ``product``, a product of matrices that is done on the host.
+  copies to the host but to pinned memory in the background, shapes that depend on values); ``copy``, a copy to the
+  device from pageable memory, which waits too; and ``product``, a product of matrices that is done on the host.
 
 What it does not have: kernels of CUDA alone (flash attention, Triton), their rounding, streams that run beside each
 other, its speed and its memory.
@@ -94,6 +94,13 @@ def _on_host(x: torch.Tensor) -> bool:
     return type(x) in PLAIN and x.device.type == "cpu"
 
 
+def _marked(made: Any, pinned: Any) -> Any:
+    """What was made in memory of the host that the card can read by itself, if that was asked for."""
+    if pinned:
+        _storage(made).shadow_pinned = True  # pyright: ignore
+    return made
+
+
 def _is_pinned(tensor: torch.Tensor) -> bool:
     return getattr(_storage(tensor), "shadow_pinned", False)
 
@@ -121,8 +128,9 @@ class Shadow(TorchDispatchMode):
             RECORDER.add("product", func)
         if not to_card and any(isinstance(x, torch.device) and x.type == "cuda" for x in args):
             to_card = True
+        pinned = not to_card and kwargs.pop("pin_memory", None)
         if not on_card and not to_card:
-            return func(*args, **kwargs)
+            return _marked(func(*args, **kwargs), pinned)
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # in inference mode it comes here whole
                 return func.decompose(*args, **kwargs)
@@ -134,7 +142,7 @@ class Shadow(TorchDispatchMode):
             kwargs["pin_memory"] = False
         with card_random(func if to_card else None):
             out = func(*tree_map(host_of, args), **tree_map(host_of, kwargs))
-        return _returned(func, args, kwargs, out, to_card)
+        return _marked(_returned(func, args, kwargs, out, to_card), pinned)
 
     def _check(self, func: Any, args: Any, leaves: list[torch.Tensor]) -> None:
         if func in COPIES:
@@ -161,7 +169,9 @@ class Shadow(TorchDispatchMode):
             if to_card and not there(source) and not _is_pinned(source) and source.numel():
                 RECORDER.add("copy", func)
             elif not to_card and there(source):
-                background = kwargs.get("non_blocking") or (func is aten.copy_.default and args[2:3] == (True,))
+                background = kwargs.get("non_blocking")  # torch pins what it makes then, not what it is given
+                if func is aten.copy_.default:
+                    background = (background or args[2:3] == (True,)) and _is_pinned(args[0])
                 if not background:
                     RECORDER.add("wait", func)
 

@@ -40,21 +40,20 @@ class FsdpConfig(ComponentConfig):
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
-    def rehearsed(self, module: Any) -> AbstractContextManager[None]:
-        """Context in which one process computes what a rank of a group does, for a memory plan.
+    def rehearsed(self, model: Any) -> AbstractContextManager[None]:
+        """Context in which one process computes, and of divided weights holds, what a rank of a group does, for a
+        memory plan; ``model`` has no values.
 
         Raises:
-            ConfigError: what one of these ranks holds is not known without the others.
+            ConfigError: the model's weights cannot be divided so.
         """
         if self.tensor_parallel > 1:
-            raise ConfigError(
-                "strategy.tensor_parallel is not planned",
-                why="what a rank holds of divided layers was not compared with a card",
-                fix="leave it out: the plan then counts whole layers, and embedding and head divided among all ranks",
-            )
+            from rlhf_plugin_fsdp.tensor_parallel import parts_of_a_rank
+
+            return parts_of_a_rank(model, self.tensor_parallel)
         from rlhf_plugin_fsdp.ulysses import Rehearsal
 
-        return Rehearsal(self.sequence_parallel).dividing(module) if self.sequence_parallel > 1 else nullcontext()
+        return Rehearsal(self.sequence_parallel).dividing(model) if self.sequence_parallel > 1 else nullcontext()
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse what cannot be laid out on these ranks, and runs that shards were not compared for."""

@@ -127,6 +127,34 @@ class TensorGroup(SequenceGroup):
         return values_KN[0], values_KN[1] if len(values_KN) > 1 else None
 
 
+@contextmanager
+def parts_of_a_rank(model: torch.nn.Module, size: int) -> Generator[None, None, None]:
+    """Inside, divided weights are the parts of one of ``size`` ranks, without the others, for a memory plan: what a
+    rank adds to the others' is copied as often, and nothing is sent.
+
+    Raises:
+        ConfigError: as :meth:`TensorGroup.divide`.
+    """
+    whole: list[tuple[torch.nn.Module, str, Any]] = []
+    hooks: list[Any] = []
+    for trunk in trunks(model):
+        check_plan(trunk.config.name_or_path, trunk.config.to_dict(), size)
+        for part, kind in planned(trunk, trunk.config.base_model_tp_plan):
+            for leaf, weight in list(part.named_parameters(recurse=False)):
+                if kind == "colwise" or (kind == "rowwise" and leaf == "weight"):
+                    whole.append((part, leaf, weight))
+                    piece = weight.detach().chunk(size, int(kind == "rowwise"))[0].clone()
+                    part._parameters[leaf] = torch.nn.Parameter(piece, weight.requires_grad)
+            if kind == "rowwise":
+                hooks.append(part.register_forward_hook(lambda _, args, out: Sum.apply(out, None)))
+    try:
+        yield
+    finally:
+        _put_back(whole)
+        for hook in hooks:
+            hook.remove()
+
+
 def planned(trunk: torch.nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[torch.nn.Module, str]]:
     """Modules that a plan divides, with their styles; of one with an adapter its own layer and a half of the adapter.
 

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import BertConfig, BertLMHeadModel, Qwen3Config, Qwen3Model
+import torch
+from transformers import BertConfig, BertLMHeadModel, Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import ModelConfig, ModelError, load_policy
+from rlhf_core.models.config import LoraSettings
 from rlhf_core.models.layers.packing import Row, pack
 from rlhf_core.models.layers.segments import Segment
+from rlhf_core.models.save import add_lora
 from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_core.training import SamplingSettings
 from rlhf_plugin_dpo.config import DpoConfig
@@ -136,9 +139,24 @@ def test_a_parameter_that_the_plan_leaves_out_is_refused() -> None:
         list(planned(trunk, {name: kind for name, kind in plan.items() if "q_norm" not in name}))
 
 
-def test_a_memory_plan_of_divided_weights_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"strategy\.tensor_parallel is not planned"):
-        FsdpConfig(tensor_parallel=2).rehearsed(None)
+def test_one_process_has_the_parts_of_a_rank_for_a_memory_plan() -> None:
+    """Of weights that transformers' plan divides, adapters too; what it replicates stays, and all of it comes back."""
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = add_lora(
+        Qwen3ForCausalLM(Qwen3Config(vocab_size=30, head_dim=4, num_key_value_heads=2, **sizes)), LoraSettings(r=1)
+    )
+    before = dict(model.named_parameters())
+    with FsdpConfig(tensor_parallel=2).rehearsed(model):
+        parts = {name: p.numel() / before[name].numel() for name, p in model.named_parameters()}
+        learn = {name: p.requires_grad for name, p in model.named_parameters()}
+        model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False).logits.sum().backward()
+    of_rows = tuple(f"{name}_proj.lora_A.default.weight" for name in ("o", "down"))
+    of_columns = tuple(f"{name}_proj.lora_B.default.weight" for name in ("q", "k", "v", "gate", "up"))
+    halves = {name for name in before if name.endswith(("base_layer.weight", *of_rows, *of_columns))}
+    assert len(halves) == 7 + 7
+    assert parts == {name: 0.5 if name in halves else 1.0 for name in before}
+    assert all(p is before[name] for name, p in model.named_parameters())
+    assert learn == {name: p.requires_grad for name, p in before.items()}
 
 
 def test_ranks_make_whole_groups(tmp_path: Path) -> None:

@@ -24,9 +24,16 @@ def check_cards(ctx: BuildContext) -> None:
     fill gaps in a card's memory.
 
     Raises:
-        ConfigError: ``strategy.device=cuda`` without a card, or more processes on this machine than cards.
+        ConfigError: ``strategy.device=cuda`` or ``model.gradient_checkpointing=offload`` without a card, or more
+            processes on this machine than cards.
     """
     wanted = getattr(ctx.config.strategy, "device", "auto")
+    if ctx.config.model.gradient_checkpointing == "offload" and (wanted == "cpu" or not cards_here()):
+        raise ConfigError(
+            "model.gradient_checkpointing=offload without a card",
+            why="what layers are given lies in the host's memory already",
+            fix="--set model.gradient_checkpointing=true",
+        )
     if wanted == "cpu":
         return
     cards, ranks = cards_here(), ranks_here(ctx.world_size)

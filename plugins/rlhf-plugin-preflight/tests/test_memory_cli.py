@@ -73,6 +73,28 @@ def test_a_sequence_that_ranks_divide_is_planned_as_one_rank_holds_it() -> None:
 
 
 @pytest.mark.slow
+def test_layers_that_ranks_divide_are_planned_for_a_rank() -> None:
+    words = ("--algo", "sft", "--model", "shape:family=llama,layers=6,hidden=64,heads=8,kv_heads=4,vocab=512", *SMALL)
+    words += ("--prompt-tokens", "40", "--reply-tokens", "60", "--device-memory", "1GiB", "--set", "strategy=fsdp")
+    divided = (*words, "--set", "strategy.tensor_parallel=4")
+    facts = json.loads(plan(*divided, "--ranks", "8", "--json"))
+    weights, root, norms = 4 * facts["model"]["parameters"], 4 * (2 * 512 * 64 + 64), 6 * 4 * 2 * 64
+    held = (weights - root - norms) / 4 + root + norms
+    assert facts["phases"]["load"]["parts"]["weights"] == pytest.approx(held / 2, rel=0.01)
+    assert facts["phases"]["update"]["parts"]["optimizer"] == pytest.approx(held, rel=0.01)
+    assert [row["strategy"] for row in facts["strategies"]] == ["fsdp"]
+    assert (facts["fewest_ranks"], facts["estimate"]) == ({"fsdp": 4}, False)
+    assert "fsdp, 8 ranks, tensor 4" in plan(*divided, "--ranks", "8")
+    for why, *more in (
+        ("4 does not divide 6 ranks", "6"),
+        ("4 with --str", "8", "--tensor", "2"),
+        ("--spl", "8", "--splits"),
+    ):
+        with pytest.raises(UserError, match=why):
+            plan(*divided, "--ranks", *more)
+
+
+@pytest.mark.slow
 def test_main_memory_is_compared_with_what_is_offloaded_there() -> None:
     words = ("--algo", "sft", "--set", "trainer.micro_batch_size=1", "--set", "model.gradient_checkpointing=true")
     words += ("--set", "trainer.sample_prompts=0", "--prompt-tokens", "20", "--reply-tokens", "10")

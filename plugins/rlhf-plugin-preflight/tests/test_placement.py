@@ -256,6 +256,26 @@ def test_splits_are_estimated_by_their_shares() -> None:
     assert update["activations"] == 22 * MB
 
 
+def test_layers_that_ranks_divide_are_counted_by_their_parts() -> None:
+    """Two ranks have 42 of 80 MB each: of 64 MB in layers 4 are norms, on both, like the root's 16."""
+    part = replace(MODEL, weights=50 * MB, layer=5 * MB)
+    update = replace(FOUND.update, trained=50 * MB, parts={**FOUND.update.parts, "optimizer": 100 * MB})
+    found = replace(FOUND, tensor=2, part=part, update=update)
+    plan = plan_for(found, Placement("fsdp", 8, tensor=2), on_cpu=True)
+    parts = plan.phases["update"].parts
+    assert plan.placement.ranks == 8
+    assert (parts["weights"], parts["reference"], parts["optimizer"]) == (12.5 * MB, 12.5 * MB, 25 * MB)
+    assert (parts["gathered units"], parts["root group"]) == (10 * MB, 16 * MB)
+    assert parts["activations"] == 26 * MB, "they were rehearsed on a rank's part"
+    assert plan.phases["rollout"].parts["gathered units"] == (50 + 60) * MB, "the part, and whole weights made of parts"
+    assert plan.phases["checkpoint"].parts["gathered weights"] == 12 * MB
+    whole = replace(found, reference_kind="whole", model=replace(MODEL, by_parts=False))
+    load = plan_for(whole, Placement("fsdp", 8, tensor=2), on_cpu=True).phases["load"].parts
+    assert (load["weights"], load["reference"]) == (80 * MB, 80 * MB)
+    alone = plan_for(found, Placement("fsdp", 2, tensor=2), on_cpu=True).phases["update"].parts
+    assert (alone["weights"], alone["gathered units"]) == (50 * MB, 5 * MB), "one rank gathers no layer ahead"
+
+
 @pytest.mark.parametrize(
     ("place", "why"),
     [
@@ -287,6 +307,7 @@ def test_fewest_cards_that_fit() -> None:
         (4, {"name": "fsdp"}, Placement("fsdp", 4, 4)),
         (4, {"name": "fsdp", "shard_size": 2}, Placement("hsdp", 4, 2)),
         (4, {"name": "fsdp", "shard_size": None, "offload": True}, Placement("fsdp_offload", 4, 4)),
+        (4, {"name": "fsdp", "tensor_parallel": 2}, Placement("fsdp", 4, 4, tensor=2)),
         (4, {"name": "auto"}, Placement("ddp", 4, 4)),
         (4, {"name": "of_a_plugin"}, Placement("ddp", 4, 4)),
         (4, {"name": "deepspeed", "planned_as": "zero2", "bucket": 7}, Placement("zero2", 4, 4, bucket=7)),

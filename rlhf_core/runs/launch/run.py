@@ -14,7 +14,7 @@ from rlhf_core.config.run import RunConfig
 from rlhf_core.data.jsonl import read_record
 from rlhf_core.data.manifest import find_damage
 from rlhf_core.models.sources import resolve_model
-from rlhf_core.plugins.component_calls import component_error, label_for
+from rlhf_core.plugins.component_calls import component_errors, label_for
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.hooks import HookBus, Launch, PlanResolved, RunEnd
 from rlhf_core.plugins.registry import Registry
@@ -32,7 +32,7 @@ from rlhf_core.runs.launch.rows import with_steps as with_steps
 from rlhf_core.runs.read import locked_run_dir
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Display
-from rlhf_core.types.errors import PluginError, RlhfError, error_text
+from rlhf_core.types.errors import ComponentError, PluginError, RlhfError, error_text
 
 log = logging.getLogger("rlhf")
 
@@ -51,12 +51,10 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
     for kind, component in config.components():
         try:
-            component.preflight(ctx)
-        except RlhfError:
-            raise
-        except (Exception, SystemExit) as error:
-            explained = component_error(label_for(kind, component, registry), "preflight()", error)
-            raise PluginError(explained.what, where=explained.where, fix=explained.fix) from error
+            with component_errors(label_for(kind, component, registry), "preflight()"):
+                component.preflight(ctx)
+        except ComponentError as error:
+            raise PluginError(error.what, where=error.where, fix=error.fix) from error.__cause__
     resolve_model(config.model.path)
     return ctx
 

@@ -183,6 +183,12 @@ def split_question(
         raise ConfigError("one card cannot be split", fix="--ranks 8, or leave out --splits")
     if device is None:
         raise ConfigError("--splits plans for cards of a size", fix="--device-memory 80GiB")
+    if getattr(ctx.config.strategy, "tensor_parallel", 1) > 1:
+        raise ConfigError(
+            "--splits with strategy.tensor_parallel",
+            why="it tries numbers of cards that cannot divide each layer",
+            fix="leave one of them out",
+        )
     if other:
         raise ConfigError(
             "--splits takes the run's own strategy",

@@ -96,10 +96,16 @@ def _notes(report: Report) -> Iterator[str]:
 def _reference(report: Report) -> Iterator[str]:
     """What a reference policy holds, and what ``trainer.reference`` would make of it."""
     whole, kind = report.footprint.reference, report.footprint.reference_kind
+    place, own = report.plan.placement, report.footprint.own.weights / report.footprint.model.weights
     if not whole:
         return
     held = report.plan.phases["load"].parts.get("reference", 0)
-    kinds = {"whole": whole, "sharded": whole // report.plan.placement.ranks, "offload": 0, "precomputed": 0}
+    kinds = {
+        "whole": whole,
+        "sharded": whole * own // (place.ranks // report.footprint.tensor),
+        "offload": 0,
+        "precomputed": 0,
+    }
     costs = ", ".join(f"{name} {readable(size)}" for name, size in kinds.items())
     half = readable(2 * report.footprint.model.parameters)
     yield (

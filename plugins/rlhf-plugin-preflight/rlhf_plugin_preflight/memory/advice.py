@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Replan = Callable[["RunConfig"], MemoryPlan]
 
 
+OFFLOAD = "model.gradient_checkpointing=offload"
 NO_SAMPLES = "trainer.sample_prompts=0"
 
 
@@ -63,6 +64,9 @@ def changes(run: RunConfig) -> Iterator[Change]:
     if not run.model.gradient_checkpointing:
         cost = "a slower update, the same gradient"
         yield Change("model.gradient_checkpointing=true", cost, lambda r: _model(r, gradient_checkpointing=True))
+    elif run.model.gradient_checkpointing != "offload":
+        cost = "what layers are given moves to main memory and back; the same gradient"
+        yield Change(OFFLOAD, cost, lambda r: _model(r, gradient_checkpointing="offload"))
     if getattr(trainer, "precision", None) == "fp32" and run.model.dtype == "float32":
         cost = "activations in bfloat16"
         yield Change("trainer.precision=bf16", cost, lambda r: _trainer(r, precision="bf16"))
@@ -93,7 +97,9 @@ def accepted(ctx: BuildContext, footprint: Footprint) -> Callable[[RunConfig], b
     """Whether strategy and rollout engine take a changed configuration."""
     by_strategy = accepted_by_strategy(ctx)
     by_engine = accepted_by_engine(footprint.facts) if footprint.facts is not None else by_strategy
-    return lambda run: by_engine(run) and by_strategy(run)
+    on_cpu = footprint.facts is None or footprint.facts.on_cpu
+    offloads = lambda run: run.model.gradient_checkpointing == "offload"  # noqa: E731
+    return lambda run: by_engine(run) and by_strategy(run) and not (on_cpu and offloads(run))
 
 
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_core.models import ModelConfig, ModelError, model_paths
 from rlhf_core.models.layers import chunked_head, trunk_and_head
@@ -97,6 +97,15 @@ class Footprint:
     """``trainer.reference.kind``; None lies as the weights do."""
     sixteen_bits: SixteenBits | None = None
     """Of a run whose strategy gathers so."""
+    tensor: int = 1
+    """Ranks that divide each decoder layer (``strategy.tensor_parallel``)."""
+    part: ModelSize | None = None
+    """What one of them has of the model, of which the update is. None: all of it."""
+
+    @property
+    def own(self) -> ModelSize:
+        """What a rank has of the model before FSDP divides it."""
+        return self.part or self.model
 
 
 DEPTHS = (2, 4)
@@ -119,6 +128,8 @@ def footprint(
         policy = meta_model(ctx.config.model)
         check(measure_model(ctx.config.model, policy))
         sizes = sizes_of(ctx.config, ctx, policy.context, prompt, reply)
+        together = divided_among(ctx.config, "tensor_parallel") * divided_among(ctx.config, "sequence_parallel")
+        sizes = replace(sizes, micro_batches=sizes.micro_batches * together)
         facts = _facts(ctx, policy, sizes, device_memory(on_cpu=on_cpu) if device is None else device, on_cpu)
         engine = engine_memory(ctx.config, facts)
         blocks = decoder_layers(policy.model)
@@ -182,6 +193,9 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
     ctx = ctx.with_(policy=policy)
     size = measure_model(run.model, policy)
     trained = tensor_bytes(p for p in policy.model.parameters() if p.requires_grad)
+    tensor = divided_among(run, "tensor_parallel")
+    with rehearsed(ctx):
+        part, update = measure_model(run.model, policy), rehearse(ctx, sizes, unknown)
     measured = Footprint(
         model=size,
         sizes=sizes,
@@ -190,7 +204,9 @@ def _rehearsed(ctx: BuildContext, policy: Any, sizes: Sizes, unknown: Unknown, o
         sampler=2 * trained if _samples_from_a_copy(run) else 0,
         rewards=reward_model_count(ctx),
         teacher=teacher_bytes(run),
-        update=rehearse(ctx, sizes, unknown),
+        update=update,
+        tensor=tensor,
+        part=part if tensor > 1 else None,
         sampling=rehearse_sampling(ctx, sizes, on_cpu=on_cpu) if sizes.prompts and not says_memory(run) else None,
     )
     if getattr(run.strategy, "param_dtype", "float32") == "float32":
@@ -206,9 +222,21 @@ def _in_16_bits(ctx: BuildContext, measured: Footprint, unknown: Unknown, on_cpu
         for name, weight in list(part.named_parameters(recurse=False)):
             narrow = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=weight.requires_grad)
             setattr(part, name, narrow)
-    size, update = measure_model(ctx.config.model, ctx.policy), rehearse(ctx, measured.sizes, unknown)
+    with rehearsed(ctx):
+        size, update = measure_model(ctx.config.model, ctx.policy), rehearse(ctx, measured.sizes, unknown)
     sampling = rehearse_sampling(ctx, measured.sizes, on_cpu=on_cpu) if measured.sampling is not None else None
-    return SixteenBits(size.layer, measured.model.weights - size.weights, update.stages, sampling)
+    saved = (measured.part or measured.model).weights - size.weights
+    return SixteenBits(size.layer, saved, update.stages, sampling)
+
+
+def rehearsed(ctx: BuildContext) -> AbstractContextManager[None]:
+    """Inside, the policy is what one of the ranks has and computes that divide its layers or its sequences."""
+    return getattr(ctx.config.strategy, "rehearsed", nullcontext)(ctx.policy.model)
+
+
+def divided_among(run: RunConfig, what: Literal["tensor_parallel", "sequence_parallel"]) -> int:
+    """Ranks that compute each micro-batch together."""
+    return getattr(run.strategy, what, 1)
 
 
 def _facts(ctx: BuildContext, policy: Any, sizes: Sizes, device: int, on_cpu: bool) -> EngineFacts:

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 UNNAMED = "activations"
 """Part of every tensor that nobody named."""
+OFFLOADED = "offloaded activations"
+"""Those that lie in main memory beside a card."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -24,6 +26,8 @@ class LiveBytes(TorchDispatchMode):
         self.now: Counter[str] = Counter()
         self.total = self.peak = 0
         self.at_peak: dict[str, int] = {}
+        self.at_most: Counter[str] = Counter()
+        """The most bytes of each part."""
         self.watch: Callable[[], None] | None = None
         """Called after every operation."""
         self._memories: dict[int, tuple[weakref.ref[Any], str, int]] = {}
@@ -64,6 +68,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _add(self, part: str, size: int) -> None:
         self.now[part] += size
+        self.at_most[part] = max(self.at_most[part], self.now[part])
         self.total += size
 
     def _see(self, values: Iterable[Any]) -> None:

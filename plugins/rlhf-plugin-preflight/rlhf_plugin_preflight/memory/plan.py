@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.config import ConfigError, did_you_mean
 from rlhf_plugin_preflight.memory.engine import SYNC, EngineMemory
-from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize
+from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, divided_among
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES, Shares, shares
+from rlhf_plugin_preflight.memory.live import OFFLOADED
 from rlhf_plugin_preflight.memory.phase import COMPUTING, Phase, load_phase, phase_of
 from rlhf_plugin_preflight.memory.update_parts import in_update, root_weight_bytes
 
@@ -97,8 +98,11 @@ def check_placement(placement: Placement, model: ModelSize) -> None:
 
 
 def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> MemoryPlan:
-    """Share out a footprint of one process that holds everything."""
+    """Share out a footprint of one process that holds everything, or its part of layers that ranks divide."""
     check_placement(placement, footprint.model)
+    if footprint.part is not None and placement.tensor > 1:
+        of_part = replace(placement, ranks=placement.ranks // placement.tensor, tensor=1)
+        return replace(plan_for(footprint, of_part, on_cpu=on_cpu), placement=placement)
     split = placement.tensor * placement.pipeline
     of = shares(placement.strategy, placement.ranks // split, placement.ranks_per_node)
     model, update = footprint.model, footprint.update
@@ -109,7 +113,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     copies = {"sampler copy": footprint.sampler / split, "rewards": float(footprint.rewards)}
     copies["teacher"] = float(footprint.teacher)
     kind = footprint.reference_kind
-    held: dict[str, float] = {**{name: size * of.weights for name, size in models.items()}, **copies}
+    share = of.weights * footprint.own.weights / model.weights if model.weights else of.weights
+    held: dict[str, float] = {**{name: size * share for name, size in models.items()}, **copies}
     held["weights"] += model.packed / split * (1 - of.weights)
     if kind in ("whole", "offload"):
         held["reference"] = reference
@@ -129,17 +134,9 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
     views = footprint.engine is not None and footprint.engine.copies_weights
     one_by_one = of.gathers and footprint.engine is not None and (views or footprint.engine.from_shards)
     gathers = of.gathers and not one_by_one
-    narrow = footprint.sixteen_bits if of.writes_parts else None
-    if narrow is not None:
-        footprint = replace(footprint, sampling=narrow.sampling)
-    units = (
-        weights
-        + critic
-        - (narrow.saved / split if narrow else 0)
-        - model.packed / split
-        - _gathered_always(footprint, of, placement)
-    )
-    whole = {"gathered units": units} if gathers else {}
+    if of.writes_parts and footprint.sixteen_bits is not None:
+        footprint = replace(footprint, sampling=footprint.sixteen_bits.sampling)
+    whole = {"gathered units": _gathered_to_sample(footprint, of, placement)} if gathers else {}
     cloned = trained * 2 * of.moments if on_cpu and not of.writes_parts else 0.0
     written = max(cloned, 0.0 if of.gathers else model.merged / split)
     gathered = {"gathered weights": _gathered_to_write(model, on_cpu) / split} if of.gathers else {}
@@ -163,6 +160,8 @@ def plan_for(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> Mem
         del phases["rollout"]
     on_host = {**engine.host, **away_reference}
     beside = {name: replace(phase, host={**phase.host, **on_host}) for name, phase in phases.items()}
+    if update.offloaded:
+        beside["update"].host[OFFLOADED] = update.offloaded
     return MemoryPlan(placement, beside, stages)
 
 
@@ -177,9 +176,15 @@ def _in_rollout(footprint: Footprint, split: int, *, cloned: bool) -> list[dict[
     return [{name: size / (split if name == "KV cache" else 1) for name, size in footprint.sampling.parts.items()}]
 
 
-def _gathered_always(footprint: Footprint, of: Shares, placement: Placement) -> float:
-    """Bytes of policy and critic that need not be gathered to sample, because ZeRO's stage 3 keeps them whole."""
-    return root_weight_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
+def _gathered_to_sample(footprint: Footprint, of: Shares, placement: Placement) -> float:
+    """Bytes of policy and critic; ZeRO's stage 3 has the root whole anyway. Of divided weights FSDP gathers a part, and
+    whole ones are made of the parts."""
+    model, own, split = footprint.model, footprint.own, placement.tensor * placement.pipeline
+    narrow = footprint.sixteen_bits if of.writes_parts else None
+    units = own.weights + footprint.update.critic - model.packed - (narrow.saved if narrow else 0)
+    divided = (model.weights - own.weights) * footprint.tensor / max(1, footprint.tensor - 1)
+    kept = root_weight_bytes(footprint) / placement.tensor if of.keeps_root else 0.0
+    return (units + divided * (narrow.layer / own.layer if narrow else 1)) / split - kept
 
 
 def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
@@ -189,13 +194,16 @@ def _gathered_to_write(model: ModelSize, on_cpu: bool) -> float:
     return float(model.weights if model.converted else max(model.largest, 3 * model.largest_merged))
 
 
-def every_strategy(footprint: Footprint, placement: Placement, *, on_cpu: bool) -> list[MemoryPlan]:
-    """The plan of each strategy on as many ranks; one process where there is one."""
+def every_strategy(
+    footprint: Footprint, placement: Placement, names: Sequence[str], *, on_cpu: bool
+) -> list[MemoryPlan]:
+    """The plan of each of these strategies on as many ranks; one process where there is one."""
     ranks, ranks_per_node, bucket = placement.ranks, placement.ranks_per_node, placement.bucket
-    names = [name for name in STRATEGIES if (name == "single") == (ranks == 1)]
+    names = [name for name in names if (name == "single") == (ranks == 1)]
     if ranks > 1 and ranks % min(ranks, ranks_per_node):
         names.remove("hsdp")
-    return [plan_for(footprint, Placement(name, ranks, ranks_per_node, bucket=bucket), on_cpu=on_cpu) for name in names]
+    places = [Placement(name, ranks, ranks_per_node, footprint.tensor, bucket=bucket) for name in names]
+    return [plan_for(footprint, place, on_cpu=on_cpu) for place in places]
 
 
 def fewest_ranks(
@@ -215,7 +223,7 @@ def fewest_ranks(
     ranks = least
     while ranks <= MOST_RANKS:
         of = "single" if ranks == 1 and name == "ddp" else name
-        placement = Placement(of, ranks, ranks_per_node, bucket=bucket)
+        placement = Placement(of, ranks, ranks_per_node, footprint.tensor, bucket=bucket)
         plan = plan_for(footprint, placement, on_cpu=on_cpu)
         if plan.peak <= limit and (host is None or plan.host_peak * min(ranks, on_machine) <= host):
             return ranks
@@ -249,7 +257,8 @@ def placement_of(ctx: BuildContext) -> Placement:
     name = getattr(chosen, "planned_as", name)  # a strategy whose settings choose among several layouts
     known = name if name in STRATEGIES and name != "single" else "ddp"
     bucket = getattr(chosen, "bucket", BUCKET)
-    return Placement(known, ctx.world_size, size or ctx.world_size, bucket=bucket)
+    tensor = divided_among(ctx.config, "tensor_parallel")
+    return Placement(known, ctx.world_size, size or ctx.world_size, tensor, bucket=bucket)
 
 
 def requested_placement(
@@ -261,5 +270,14 @@ def requested_placement(
     if name not in STRATEGIES:
         near = did_you_mean(name, STRATEGIES, limit=1)
         raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
+    if (divided := divided_among(ctx.config, "tensor_parallel")) > 1:
+        if tensor * pipeline > 1 or name != own.strategy:
+            raise ConfigError(
+                f"strategy.tensor_parallel {divided} with --strategy {name}, --tensor {tensor} --pipeline {pipeline}",
+                why="it is one of fsdp's own layouts",
+                fix="leave the options out, or the setting",
+            )
+        ctx.config.strategy.preflight(ctx)  # pyright: ignore[reportOptionalMemberAccess]
+        return own
     per_node = ranks_per_node or (own.ranks_per_node if name == own.strategy == "hsdp" else Placement.ranks_per_node)
     return Placement(name, ranks, per_node, tensor, pipeline)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_plugin_preflight.cards import free_bytes
 from rlhf_plugin_preflight.memory.advice import Advice, accepted, cheapest
 from rlhf_plugin_preflight.memory.amounts import available_ram
-from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, footprint
+from rlhf_plugin_preflight.memory.footprint import Footprint, ModelSize, divided_among, footprint
 from rlhf_plugin_preflight.memory.layouts import STRATEGIES
 from rlhf_plugin_preflight.memory.plan import (
     MemoryPlan,
@@ -62,7 +62,8 @@ class Report:
     def is_estimate(self) -> bool:
         """Whether the placement is one that this toolkit does not make: its rows are no measurement's."""
         placement = self.plan.placement
-        return placement.strategy in self.planned_for or placement.tensor * placement.pipeline > 1
+        split = placement.tensor // self.footprint.tensor * placement.pipeline
+        return placement.strategy in self.planned_for or split > 1
 
     def as_json(self) -> dict[str, Any]:
         model, sizes = self.footprint.model, self.footprint.sizes
@@ -131,15 +132,16 @@ def make_report(
             footprints[key] = footprint_of(run)
         return planned(footprints[key])
 
-    group = getattr(ctx.config.strategy, "sequence_parallel", 1)
-    names = [name for name in STRATEGIES if group == 1 or name.startswith(("fsdp", "hsdp"))]
+    divided = divided_among(ctx.config, "tensor_parallel")
+    group = divided * divided_among(ctx.config, "sequence_parallel")
+    names = [n for n in STRATEGIES if group == 1 or n == "fsdp" or (divided == 1 and n in ("fsdp_offload", "hsdp"))]
     whole = footprint_of(ctx.config)
     footprints = {repr(ctx.config): whole}
     report = Report(
         algo=ctx.config.trainer.name,
         footprint=whole,
         plan=planned(whole),
-        others=[p for p in every_strategy(whole, placement, on_cpu=on_cpu) if p.placement.strategy in names],
+        others=every_strategy(whole, placement, names, on_cpu=on_cpu),
         planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
         limit=most,
         on_cpu=on_cpu,

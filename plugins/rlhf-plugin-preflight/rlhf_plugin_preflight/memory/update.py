@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from rlhf_plugin_preflight.memory.backward import Backward, Stage
-from rlhf_plugin_preflight.memory.live import UNNAMED, LiveBytes, tensor_bytes
+from rlhf_plugin_preflight.memory.live import OFFLOADED, UNNAMED, LiveBytes, tensor_bytes
 from rlhf_plugin_preflight.memory.sizes import Row, Sizes
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Update:
     """Those of the model through which it goes first."""
     root: int = 0
     """Bytes of what is trained and in no decoder layer."""
+    offloaded: int = 0
+    """Bytes of what layers are given that wait in main memory (``model.gradient_checkpointing=offload``)."""
 
     @property
     def layer(self) -> float:
@@ -88,8 +90,8 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         if sizes.micro_batches == 1:
             optimizer.zero_grad(set_to_none=True)  # else those of the micro-batches before are there
         held = dict(live.now)
-        rehearsed = getattr(ctx.config.strategy, "rehearsed", nullcontext)  # of ranks that divide a sequence one
-        with backward.followed(optimizer), rehearsed(module):
+        keep_away(module, live)
+        with backward.followed(optimizer):
             learner.update_sums(samples)
     for hook in hooks:
         hook.remove()
@@ -104,7 +106,28 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
         count,
         count if backward.between is None else backward.between,
         backward.root,
+        live.at_most[OFFLOADED],
     ).at_peak()
+
+
+def keep_away(module: torch.nn.Module, live: LiveBytes) -> None:
+    """Let a rehearsal keep what layers would offload apart from activations; nothing here lies on a card."""
+
+    def away(given: torch.Tensor) -> torch.Tensor:
+        if not given.is_floating_point():
+            return given
+        watch, live.watch = live.watch, None  # what is made here is never on the card
+        host = given.clone()
+        live.name(OFFLOADED, [host])
+        live.watch = watch
+        return host
+
+    def back(kept: torch.Tensor) -> torch.Tensor:
+        return kept.clone() if kept.is_floating_point() else kept
+
+    for part in module.modules():
+        if isinstance(getattr(part, "_kept", None), saved_tensors_hooks):
+            part._kept = saved_tensors_hooks(away, back)  # pyright: ignore[reportArgumentType]
 
 
 def _tidy(parts: Parts) -> Parts:

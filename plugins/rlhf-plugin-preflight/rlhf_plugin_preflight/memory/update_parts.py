@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Sizes = dict[str, float]
 GATHERED = {HEAD: 1, FIRST: 2, SECOND: 2, LAST: 1, OTHER: 1, OTHER_FIRST: 2}
 """Decoder layers that are whole under FSDP: the one at hand, and the one that comes next, which is being gathered."""
+AHEAD = (HEAD, FIRST, SECOND, OTHER, OTHER_FIRST)
+"""Stages in which there is such a next one."""
 ON_THEIR_WAY = (SECOND, LAST, OTHER, OTHER_FIRST, AFTER)
 """Stages in which the gradients of the layer before lie flat, as they were added over ranks."""
 
@@ -61,17 +63,18 @@ def passed(update: Update, name: str) -> int:
 def _sharded(footprint: Footprint, of: Shares, placement: Placement, name: str) -> Sizes:
     """Under FSDP: gradients of a layer are divided when they are complete, those of the root at the end."""
     split, update, narrow = placement.tensor * placement.pipeline, footprint.update, footprint.sixteen_bits
-    stages, layer = (update.stages, footprint.model.layer) if narrow is None else (narrow.stages, narrow.layer)
+    stages, layer = (update.stages, footprint.own.layer) if narrow is None else (narrow.stages, narrow.layer)
     stage = stages[name]
     if footprint.sizes.micro_batches > 1:
         complete = float(update.trained)  # those of the micro-batches before
     else:
         complete = passed(update, name) * update.layer + (update.root if name == ROOT else 0)
     flat = update.layer if name in ON_THEIR_WAY else 0.0
+    ahead = 1 if name in AHEAD and of.weights == 1 else 0  # one rank has nothing to wait for, and gathers none ahead
     return {
         "gradients": complete / split * of.gradients,
         UNNAMED: activations(stage.undivided.activations, placement),
-        "gathered units": GATHERED.get(name, 0) * layer / placement.tensor,
+        "gathered units": (GATHERED.get(name, 0) - ahead) * layer / placement.tensor,
         "communication": (stage.undivided.gradients + flat) / split,
     }
 

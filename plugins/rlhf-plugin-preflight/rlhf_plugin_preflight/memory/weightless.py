@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlhf_core.models import LoadedModel, ModelConfig, resolve_model
-from rlhf_core.models.load import context_length, explain_failure, load_options, wake_checkpointing
+from rlhf_core.models.load import context_length, failures_explained, load_options, wake_checkpointing
 from rlhf_core.models.sources import Source
 from rlhf_plugin_preflight.memory.four_bits import in_four_bits
 from rlhf_plugin_preflight.memory.shapes import is_shape, shape_config
@@ -35,10 +35,8 @@ def describe(config: ModelConfig) -> Described:
         return Described(shape_config(config.path), Source(path=config.path))
     folder = Path(config.path).expanduser()
     source = Source(str(folder)) if (folder / "config.json").is_file() else resolve_model(config.path)
-    try:
+    with failures_explained(config, source):
         return Described(AutoConfig.from_pretrained(source.path, **load_options(config, source)), source)
-    except Exception as error:  # a configuration can be wrong in as many ways as there are architectures
-        raise explain_failure(error, config, source, "model") from error
 
 
 def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
@@ -57,7 +55,7 @@ def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
     _off_meta(model)
     model.eval()
     if config.gradient_checkpointing:
-        wake_checkpointing(model)
+        wake_checkpointing(model, config.gradient_checkpointing == "offload")
     assume_structure(model)
     return LoadedModel(model, None, config.path, context)
 
@@ -67,16 +65,13 @@ def on_meta(described: Described, config: ModelConfig, *, generates: bool = True
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     family: Any = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
-    try:
-        with torch.device("meta"):
-            return family.from_config(
-                described.config,
-                dtype=getattr(torch, config.dtype),
-                attn_implementation=config.attention_or_eager,
-                trust_remote_code=config.trust_remote_code,
-            )
-    except Exception as error:  # as above
-        raise explain_failure(error, config, described.source, "model") from error
+    with failures_explained(config, described.source), torch.device("meta"):
+        return family.from_config(
+            described.config,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=config.attention_or_eager,
+            trust_remote_code=config.trust_remote_code,
+        )
 
 
 def with_adapters(model: Any, config: ModelConfig) -> Any:
