@@ -13,11 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_core.data.jsonl import JsonlFile, begins_with, read_jsonl
+from rlhf_core.data.jsonl import JsonlFile, append_lines, begins_with, read_jsonl
 from rlhf_core.runs.checkpoint import Checkpoint
 from rlhf_core.types.errors import RunDirError
 
 from .runs import check_same, cut_back, read_run, train
+
+
+def test_a_rank_that_cannot_reach_the_trace_names_it(tmp_path: Path) -> None:
+    with pytest.raises(RunDirError, match=r"cannot write '.*gone/trace\.jsonl': No such file"):
+        append_lines(tmp_path / "gone" / "trace.jsonl", "{}\n")
+    for line in ("1\n", "2\n"):
+        append_lines(tmp_path / "trace.jsonl", line)
+    assert (tmp_path / "trace.jsonl").read_text() == "1\n2\n"
 
 
 def delete(file: Path) -> None:
