@@ -21,7 +21,7 @@ from .runs import check_same, cut_back, read_run, train
 
 
 def test_a_rank_that_cannot_reach_the_trace_names_it(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="cannot write '.*gone/trace.jsonl': No such file"):
+    with pytest.raises(RunDirError, match=r"cannot write '.*gone/trace\.jsonl': No such file"):
         append_lines(tmp_path / "gone" / "trace.jsonl", "{}\n")
     for line in ("1\n", "2\n"):
         append_lines(tmp_path / "trace.jsonl", line)
