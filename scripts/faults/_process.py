@@ -21,7 +21,7 @@ def start(words: Sequence[str], folder: Path, out: int = subprocess.DEVNULL) -> 
     return subprocess.Popen(command, env={**os.environ, **KEYS, **own}, stdout=out, stderr=subprocess.PIPE)
 
 
-def finish(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> bytes:
+def run_to_end(words: Sequence[str], folder: Path, good: Sequence[int] = (0,)) -> bytes:
     """Run to the end; what it printed."""
     process = start(words, folder, subprocess.PIPE)
     out, err = process.communicate(timeout=1800)

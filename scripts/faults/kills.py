@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scripts._distribution import install
-from scripts.faults._process import finish, kill_when
+from scripts.faults._process import kill_when, run_to_end
 
 MODULE = Path(__file__).with_name("kills_environment.txt").read_text()
 ENTRIES = (
@@ -169,14 +169,14 @@ def killed_run(kind: Kind, run: Path, most: int, rng: random.Random) -> Killed:
         print(f"{run.name}: killed {kills} times", file=sys.stderr, flush=True)
     if not (run / "summary.json").is_file():
         begun = (run / "plan.json").is_file()
-        finish(["train", "--resume", str(run)] if begun else kind.words(inputs(), run), inputs())
+        run_to_end(["train", "--resume", str(run)] if begun else kind.words(inputs(), run), inputs())
     return Killed(kills, during, left_by(run))
 
 
 def audit(name: str, kills: int, seed: int) -> dict[str, Any]:
     kind, rng, results = KINDS[name], random.Random(seed), list[Killed]()
     whole = inputs() / f"{name}-whole".replace(" ", "-")
-    finish(kind.words(inputs(), whole), inputs())
+    run_to_end(kind.words(inputs(), whole), inputs())
     reference = left_by(whole)
     if not json.loads((whole / "summary.json").read_text())["updates"]:
         raise SystemExit("the run without kills has not learned anything, so that its weights say nothing")

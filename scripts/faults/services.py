@@ -23,7 +23,7 @@ from rlhf_plugin_judge.delimiters import fence_untrusted
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price
 from rlhf_plugin_judge.stand_in import Service, StandIn, by_question
-from scripts.faults._process import finish, kill_when
+from scripts.faults._process import kill_when, run_to_end
 
 JUDGE_FAULTS = {"429": 0.10, "500": 0.05, "malformed": 0.02, "prose": 0.02, "hang": 0.01}
 """Of all arrivals. ``malformed``: the HTTP body is no JSON. ``prose``: the judge's answer is none."""
@@ -88,7 +88,7 @@ def judge(count: int, caps: Sequence[float], kills: Sequence[int], seed: int) ->
 
         def score(cap: float) -> None:
             (folder / "scored.jsonl").unlink(missing_ok=True)  # the command does not replace one
-            finish(judge_words(server, folder, count, cap), folder, good=(0, 1))
+            run_to_end(judge_words(server, folder, count, cap), folder, good=(0, 1))
 
         first = judge_words(server, folder, count, caps[0])
         starts: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def counted(evaluations: Sequence[Mapping[str, Any]], service: Service, folder: 
 
 
 def played(words: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    return json.loads(finish(words, folder))["evaluations"]
+    return json.loads(run_to_end(words, folder))["evaluations"]
 
 
 def agents(backend: str, per_category: int, seed: int) -> dict[str, Any]:

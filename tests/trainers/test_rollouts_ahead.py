@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import subprocess
 import sys
@@ -291,11 +292,12 @@ def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_two_kills_at_random_moments() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "audit" / "kills.py"
-    out = subprocess.run([sys.executable, str(script), "--kills", "2", "--steps", "8"], capture_output=True, text=True)
+def test_two_kills_at_random_moments(tmp_path: Path) -> None:
+    case = "pure, a step ahead"
+    command = [sys.executable, "-m", "scripts.faults", "--only", case, "--out", str(tmp_path), "kills", "kills=2"]
+    out = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert out.returncode == 0, out.stdout + out.stderr
-    assert '"kills": 2' in out.stdout
+    assert json.loads((tmp_path / "kills.json").read_text())["cases"][case]["results"]["kills"] >= 2
 
 
 def test_who_samples_and_who_learns_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
