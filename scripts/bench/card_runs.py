@@ -55,13 +55,13 @@ def run_case(case: tuple[str, ...]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name, device in (("cpu", "cpu"), ("card", "cuda"), ("again", "cuda")):
-            _process.finish(words(case, device, folder / name, *precision), folder)
+            _process.run_to_end(words(case, device, folder / name, *precision), folder)
         killed = folder / "killed"
         was_killed = _process.kill_when(
             lambda: any(row["step"] >= 2 for row in rows_of(killed)), words(case, "cuda", killed, *precision), folder
         )
         if was_killed:
-            _process.finish(["train", "--resume", str(killed)], folder)
+            _process.run_to_end(["train", "--resume", str(killed)], folder)
         digests = {name: digest_of(folder / name) for name in ("card", "again", "killed")}
         return {
             "first_step": _compared(folder / "cpu", folder / "card"),
