@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rlhf_plugin_native.config import NativeRolloutConfig
     from rlhf_plugin_native.row_step import RowStep
 
+log = logging.getLogger(__name__)
+
 
 class NativeEngine:
     """Requests that share a prompt read it once; finished sequences leave the batch and waiting ones enter.
@@ -53,7 +56,7 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
-        self.compile = compile
+        self.compile, self.warned = compile, False
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -162,6 +165,9 @@ class NativeEngine:
         """Of a decoder with the weights of now, for so many requests; None of those that come one after the other."""
         parts, step = split_lm_head(self.model), None
         with torch.no_grad():
+            if self.compile and requests != 1 and not self.warned:
+                log.warning("rollout.compile has no effect on completions that are decoded together")
+                self.warned = True
             if sampling.max_tokens >= WORTH_TOKENS and self.compile and requests == 1:
                 from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
 

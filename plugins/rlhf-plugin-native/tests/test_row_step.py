@@ -105,3 +105,13 @@ def test_a_model_of_another_layout_is_named(
     with caplog.at_level(logging.WARNING):
         NativeEngine(model, tokenizer, 64, compile=True).generate([REQUEST], SamplingParams(max_tokens=20), 0)
     assert "rollout.compile has no effect on" in caplog.text
+
+
+def test_completions_that_are_decoded_together_are_named_once(
+    new_model: Callable[..., Any], tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = NativeEngine(new_model("llama"), tokenizer, 128, compile=True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            engine.generate([REQUEST, REQUEST], SAMPLING, 0)
+    assert caplog.text.count("no effect on completions that are decoded together") == 1
