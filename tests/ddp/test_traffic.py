@@ -130,6 +130,17 @@ def test_rank_0_estimates_advantages_for_all(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["GroupNorm", "OptimalBaseline"])
+def test_each_rank_estimates_its_own_groups_as_rank_0_does(name: str, found: dict[str, Any]) -> None:
+    ranks = found["by group"]
+    for rank in ranks:
+        assert rank[f"{name}, own"] == rank[f"{name}, rank 0"]
+    whole = json.loads(json.dumps(traffic.by_group(LocalStrategy(), [1.0, 2.0, 3.0])))[f"{name}, rank 0"]
+    assert [value for rank in ranks for value in rank[f"{name}, own"][0]] == whole[0]
+    assert ranks[0][f"{name}, own"][2] == whole[2] == {"constant_groups": 1, "unscored_groups": 0}
+
+
+@pytest.mark.slow
 def test_completions_go_to_those_that_train_on_them_or_trace_them(found: dict[str, Any]) -> None:
     zero, one = found["completions"]
     drawn = zero["drawn"]

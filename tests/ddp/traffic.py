@@ -38,8 +38,11 @@ from rlhf_core.training.rollout_batch import RolloutGroup, TrainingSample, batch
 from rlhf_core.training.weight_sync import DriftCheck
 from rlhf_core.types.errors import ComponentError, OtherRankFailed
 from rlhf_core.types.rollouts import Advantages, Prompt, PromptGroup, Rollout, SamplingParams, Score
+from rlhf_plugin_grpo.advantage import GroupNorm, OptimalBaseline
+from rlhf_plugin_grpo.advantage_config import GroupNormConfig, OptimalBaselineConfig
 from rlhf_plugin_grpo.loss import GrpoClip
 from rlhf_plugin_schedule.dynamic_collector import DynamicCollector
+from rlhf_plugin_schedule.own_groups import estimate_own_groups
 from rlhf_testing.samples import make_rollouts
 
 SIZE, COUNT = 2, 8
@@ -195,8 +198,8 @@ def rollout_groups(scores: Sequence[float]) -> list[RolloutGroup]:
     ]
 
 
-def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> tuple[Advantages, list[float]]:
-    """Advantages of one rollout batch, and the scores of all ranks; rank 0 has sampled two groups."""
+def scored_step(strategy: Any, scores: Sequence[float], estimator: Any) -> tuple[AdvantageStep, Any, Any]:
+    """The stage, and what it is given, of one rollout batch; rank 0 has sampled two groups."""
     drawn = rollout_groups(scores)
     own = drawn if strategy.world_size == 1 else (drawn[:2] if strategy.rank == 0 else drawn[2:])
     batch = batch_of([g.group for g in drawn], own, 0)
@@ -204,8 +207,25 @@ def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> t
     step = AdvantageStep(
         CheckedAdvantage(estimator), None, parts, parts, parts, RankZero(strategy), OnlineTrainerConfig(name="t")
     )
-    scored = step.penalize_and_gather(batch, ForwardResults(None, None))
+    return step, step.penalize_and_gather(batch, ForwardResults(None, None)), batch
+
+
+def advantages(strategy: Any, scores: Sequence[float], estimator: Shifting) -> tuple[Advantages, list[float]]:
+    """Advantages of one rollout batch, and the scores of all ranks."""
+    step, scored, batch = scored_step(strategy, scores, estimator)
     return step.estimate(scored, batch).advantages, [float(s.value or 0) for s in scored.scores]
+
+
+def by_group(strategy: Any, scores: Sequence[float]) -> dict[str, Any]:
+    """Estimates made by rank 0 for all, and by each rank of its own groups; the first group's scores are equal."""
+    found: dict[str, Any] = {}
+    for estimator in (GroupNorm(GroupNormConfig()), OptimalBaseline(OptimalBaselineConfig())):
+        given = scored_step(strategy, scores, estimator)
+        for road, estimate in (("rank 0", AdvantageStep.estimate), ("own", estimate_own_groups)):
+            made: Any = estimate(*given)
+            row = [made.advantages.values, made.advantages.metrics, made.without_signal, made.metrics]
+            found[f"{type(estimator).__name__}, {road}"] = row
+    return found
 
 
 def estimates(strategy: Counted) -> dict[str, Any]:
@@ -253,6 +273,7 @@ def main(out: str) -> None:
         )
         found[case], weights[case] = {"ranks": rows}, here["weights"]
     found["estimates"] = strategy.gather_objects(estimates(strategy))
+    found["by group"] = strategy.gather_objects(by_group(strategy, [1.0, 2.0, 3.0]))
     found["completions"] = strategy.gather_objects(completions(strategy))
     if strategy.rank == 0:
         Path(out).write_text(json.dumps(found))

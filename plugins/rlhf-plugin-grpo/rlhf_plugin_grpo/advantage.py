@@ -89,7 +89,7 @@ class GroupNorm:
     no part and get no advantage; a group with fewer than two scores, or with equal ones, gets zeros.
     """
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
 
     def __init__(self, config: GroupNormConfig) -> None:
         self.config = config
@@ -112,7 +112,7 @@ class GroupNorm:
 class GroupMean:
     """``A_i = r_i - b``: the scores less their group's mean, with no scale (Dr. GRPO: Liu et al. 2025)."""
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
     baseline: ClassVar[Literal["mean", "leave_one_out"]] = "mean"
 
     def __init__(self, config: GroupMeanConfig | LeaveOneOutConfig) -> None:
@@ -145,6 +145,8 @@ class OptimalBaseline:
     with respect to the chosen token's own logit: certain tokens count little.
     """
 
+    by_group: ClassVar[bool] = True
+
     def __init__(self, config: OptimalBaselineConfig) -> None:
         self.weight, self.floor = config.weight, config.relative_floor
 
@@ -167,7 +169,7 @@ class OptimalBaseline:
 class Raw:
     """``A_i = r_i``: the score itself, no baseline (Williams 1992)."""
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         return Advantages([s.value if s.ok else None for s in scores])

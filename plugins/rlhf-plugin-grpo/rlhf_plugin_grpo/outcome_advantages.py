@@ -31,7 +31,7 @@ class MaxRL:
     rare successes weigh more than by the standard deviation. Zeros where no completion of the group is right.
     """
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
 
     def __init__(self, config: MaxRLConfig) -> None:
         self.floor = config.relative_floor
@@ -60,7 +60,7 @@ class PassAtK:
     k = 1 is GRPO with the population's standard deviation.
     """
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
 
     def __init__(self, config: PassAtKConfig) -> None:
         self.k, self.threshold = config.k, config.threshold
@@ -86,7 +86,7 @@ class BestOfGroup:
     arXiv 2503.19595; verl's ``grpo_passk``). All 0 where two completions share the best score.
     """
 
-    reads_tokens: ClassVar[bool] = False
+    by_group: ClassVar[bool] = True
 
     def __init__(self, config: BestOfGroupConfig) -> None:
         self.by_std, self.epsilon, self.floor = config.scale == "std", config.epsilon, config.relative_floor
@@ -109,6 +109,8 @@ class OptimalTokenBaseline:
     is the squared gradient with respect to the logits, so far. Differs: only the chosen token's share of
     :math:`\sum_v \pi_v^2` is known, so that each term is :math:`(1 - \pi_j)^2`.
     """
+
+    by_group: ClassVar[bool] = True
 
     def __init__(self, config: OptimalTokenBaselineConfig) -> None:
         self.zero_tail, self.floor = config.zero_tail, config.relative_floor

@@ -7,6 +7,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from rlhf_core.rl import OnlineTrainerConfig
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_schedule.dynamic_collector import DynamicCollector
+from rlhf_plugin_schedule.own_groups import estimate_own_groups
 
 Group = Any
 """``PromptGroup``."""
@@ -57,15 +59,18 @@ class SampledTrace:
 
     Args:
         config: how often, and how much.
-        estimator: the advantage; with ``reads_tokens = False`` in the class of its ``estimate`` it takes scores alone,
-            and no token is sent to it.
+        estimator: the advantage; the class of its ``estimate`` says with ``reads_tokens = False`` that it takes scores
+            alone, with ``by_group = True`` that it takes each group alone, on the rank that has it. No token is sent
+            for either.
         several: whether there are other ranks to send from.
     """
 
     def __init__(self, config: OnlineTrainerConfig, estimator: Any, several: bool) -> None:
         self.config, self.several = config, several
         owner = next((c for c in type(estimator).__mro__ if "estimate" in vars(c)), object)
-        self.reads_tokens = bool(vars(owner).get("reads_tokens", True))  # a subclass may read what its base does not
+        said = vars(owner)  # a subclass may read what its base does not
+        self.by_group = several and bool(said.get("by_group", False))
+        self.reads_tokens = not self.by_group and bool(said.get("reads_tokens", True))
 
     def groups(self, step: int, groups: Sequence[Group]) -> Sequence[Group]:
         """Those of a step that are traced, the first ones."""
@@ -106,6 +111,8 @@ def sampled(config: OnlineTrainerConfig, parts: Any) -> Callable[[int, Sequence[
     step, collector = parts.advantages, parts.source.collector
     trace = SampledTrace(config, step.estimator.estimator, step.rank_zero.ranks.world_size > 1)
     step.outline = trace.outline
+    if trace.by_group:
+        step.estimate = partial(estimate_own_groups, step)
     if isinstance(collector, DynamicCollector):
         collector.traced = trace.count
     return trace.groups

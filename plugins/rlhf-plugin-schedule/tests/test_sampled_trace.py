@@ -21,7 +21,7 @@ from rlhf_core.losses import Advantages
 from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.rollouts import Rollout
-from rlhf_plugin_grpo.advantage import GroupNorm, LeaveOneOut, OptimalBaseline
+from rlhf_plugin_grpo.advantage import GroupNorm, LeaveOneOut, OptimalBaseline, ReinforcePP
 from rlhf_plugin_schedule.checks import check_trace
 from rlhf_plugin_schedule.sampled_trace import SampledTrace
 from rlhf_testing.samples import make_rollouts
@@ -94,11 +94,11 @@ def test_ranks_send_no_tokens_that_nothing_reads_without_a_setting(ranks: int, m
     assert all((len(pickle.dumps(r)) < 1000) == (ranks == 2) for r in stage.outline(rollouts))
 
 
-def test_an_estimator_that_reads_tokens_and_an_episode_are_sent_whole() -> None:
+def test_an_estimator_that_reads_all_tokens_and_an_episode_are_sent_whole() -> None:
     _, rollouts = completions()
-    assert outlined(OptimalBaseline, rollouts) == rollouts
     assert outlined(ByLength, rollouts) == rollouts
-    assert outlined(LeaveOneOut, rollouts) != rollouts
+    for estimator in (ReinforcePP, LeaveOneOut, OptimalBaseline):  # reads scores, groups, tokens of groups
+        assert outlined(estimator, rollouts) != rollouts
     masked = [replace(r, mask_T=np.ones(len(r.completion_ids), bool)) for r in rollouts]
     assert outlined(GroupNorm, masked) == masked
 
