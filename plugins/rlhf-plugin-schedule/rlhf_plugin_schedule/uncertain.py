@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from rlhf_core.distributed import Strategy
 from rlhf_core.distributed.group import RankZero
 from rlhf_core.training import TrainingSample
-from rlhf_core.training.rollout_batch import Floats
 
+Floats = npt.NDArray[np.float32]
 TIE = 1e-5
 """Entropies (nats) closer than this are equal; different kernels and batch shapes round differently."""
 
