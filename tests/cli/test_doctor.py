@@ -38,6 +38,7 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
     assert not Path("../cache").exists()
 
 
+@pytest.mark.slow
 def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "site" / "rlhf_plugin_bad-1.0.dist-info"
     info.mkdir(parents=True)

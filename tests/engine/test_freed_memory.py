@@ -29,6 +29,7 @@ print(before, kept, least(256))  # more than the heap holds free
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_used_again_and_given_back_after_a_run_in_python() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)

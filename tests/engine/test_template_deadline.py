@@ -90,6 +90,7 @@ ONLY_FOR = "{% for m in messages %}{% if 'xyzzy' in m.content %}" + LOOPS + "{% 
 ASKS = TURN + ONLY_FOR + "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("asked", ["xyzzy", "say xyzzy"])
 def test_a_row_on_which_the_template_does_not_end_is_named(tmp_path: Path, asked: str) -> None:
@@ -109,6 +110,7 @@ def test_a_row_on_which_the_template_does_not_end_is_named(tmp_path: Path, asked
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_what_other_threads_compute_is_not_the_templates() -> None:
     over = threading.Event()

@@ -207,6 +207,7 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
     assert resumed.metrics["loss"].equals(whole.metrics["loss"])
 
 
+@pytest.mark.slow
 def test_the_command_line_says_how_to_resume_such_a_run(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(run.path, folder)

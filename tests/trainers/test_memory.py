@@ -77,5 +77,6 @@ def test_no_tensor_holds_all_logits(packing: bool) -> None:
     assert found["measure"] <= chunk
 
 
+@pytest.mark.slow
 def test_the_detector_sees_them_when_the_head_is_not_chunked() -> None:
     assert min(largest(ALL.without("chunked_head")).values()) == COMPLETIONS * TOKENS * VOCABULARY

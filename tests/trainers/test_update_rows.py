@@ -31,6 +31,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "time"} for row in read_jsonl(file)]
 
 
+@pytest.mark.slow
 def test_every_update_has_a_row_and_a_resumed_run_the_same(tmp_path: Path) -> None:
     several = {"train_batch_size": 8, "epochs_per_rollout_batch": 2, "importance": {"mode": "truncate"}}
     train(tmp_path / "whole", 2, **several)

@@ -56,6 +56,7 @@ PPO = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "both", "trainer", "algorithm"),
     [
@@ -107,6 +108,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_distillation_is_that_of_the_trainer(command: Command, tmp_path: Path, teacher: Path) -> None:
     both = ("trainer.group_size=1", "reward.name=unscored", "trainer.kl={track: false, coefficient: 0}")
     values = [v for v in both if "kl" not in v]
@@ -150,12 +152,14 @@ def test_an_importance_correction_stands_before_the_terms(command: Command, tmp_
     assert steps(tmp_path / "run")[0]["importance/mean_ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_each_source_has_its_algorithm(command: Command, tmp_path: Path) -> None:
     trained(command, tmp_path / "run", "algorithm", *TWO)
     assert all(row["signal/cross_entropy"] > 0 for row in steps(tmp_path / "run"))
     assert {"grpo/advantage/group_std", "sft_mix/advantage/group_std"} <= set(steps(tmp_path / "run")[0])
 
 
+@pytest.mark.slow
 def test_two_algorithms_of_one_name_report_apart(command: Command, tmp_path: Path) -> None:
     both = "trainer.algorithms=[{name: grpo, sources: [a]}, {name: grpo}]"
     trained(command, tmp_path / "run", "algorithm", TWO[0], both, "trainer.steps=1")
@@ -165,6 +169,7 @@ def test_two_algorithms_of_one_name_report_apart(command: Command, tmp_path: Pat
 CRITIC = "trainer.algorithms=[{name: max_rl, sources: [a]}, {name: ppo}]"
 
 
+@pytest.mark.slow
 def test_one_of_several_algorithms_may_have_a_critic(command: Command, tmp_path: Path) -> None:
     code, err = train(command, tmp_path / "run", "algorithm", TWO[0], CRITIC)
     assert (code, "where=reward has no effect on algorithm max_rl" in err) == (2, True), err
@@ -187,6 +192,7 @@ def test_demonstrations_beside_the_policy_gradient_are_learned(command: Command,
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_answers_of_an_environment_are_learned_where_no_score_differs(command: Command, tmp_path: Path) -> None:
     values = (
         "environment=lookup",

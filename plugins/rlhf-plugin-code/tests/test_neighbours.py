@@ -53,6 +53,7 @@ def starved() -> Iterator[None]:
             burner.wait()
 
 
+@pytest.mark.slow
 def test_a_hostile_program_turns_no_neighbours_verdict(sandbox: Sandbox) -> None:
     hostile_ended = threading.Event()
 

@@ -182,6 +182,7 @@ def test_an_answer_that_a_server_changes_to_is_named(row: Any, served: Served) -
     server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["distill", "distill_offline"])
 def test_a_server_of_another_tokenizer_teaches_as_its_model_does(algo: str, command: Command, tmp_path: Path) -> None:
     folder, losses = save_byte_model(tmp_path / "bytes"), list[list[float]]()

@@ -157,6 +157,7 @@ def test_a_damaged_folder_is_written_again(cache: Path, file: Path, conversions:
     assert len(conversions) == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_folder(cache: Path, file: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from transformers import PreTrainedTokenizerBase as T\n"

@@ -48,6 +48,7 @@ def names(folder: Path) -> set[str]:
     return {f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["", "memory://"])
 def test_a_lost_run_goes_on_as_if_undisturbed(protocol: str, tmp_path: Path, rlhf: Rlhf) -> None:
     to = f"{protocol}{tmp_path}/bucket"

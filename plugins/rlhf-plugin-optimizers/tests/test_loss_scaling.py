@@ -83,6 +83,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_float16_learns_as_one_in_float32(tmp_path: Path) -> None:
     half, whole = (train(tmp_path / name, "sft", precision=name) for name in ("fp16", "fp32"))
     assert [row["loss_scale"] for row in half] == [65536.0] * 3
@@ -98,6 +99,7 @@ def test_a_run_samples_and_learns_in_float16(tmp_path: Path) -> None:
         assert row["grad_norm"] > 0
 
 
+@pytest.mark.slow
 def test_an_overflow_is_counted_and_a_resumed_run_has_the_same_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(
     assert facts["width"] <= 0
 
 
+@pytest.mark.slow
 def test_curves_by_time_and_tokens_on_a_log_scale_in_colours_that_the_dark_shows(
     chromium: Any, copy: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def rows(folder: Path) -> Rows:
     return [{key: row[key] for key in KEYS if key in row} for row in read_jsonl(folder / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", "offload"])
 def test_on_policy_runs_are_equal_wherever_the_reference_lies(kind: str, tmp_path: Path) -> None:
     want = train(tmp_path / "want", None, kl={"coefficient": 0.1, "sync_every": 3}, steps=4)
@@ -50,6 +51,7 @@ def test_on_policy_runs_are_equal_wherever_the_reference_lies(kind: str, tmp_pat
     assert train(tmp_path / kind, {"kind": kind}, kl={"coefficient": 0.1, "sync_every": 3}, steps=4) == want
 
 
+@pytest.mark.slow
 def test_bfloat16_rounds_the_reference_alone(tmp_path: Path) -> None:
     want, got = train(tmp_path / "want", None), train(tmp_path / "got", {"dtype": "bfloat16"})
     assert got != want
@@ -58,6 +60,7 @@ def test_bfloat16_rounds_the_reference_alone(tmp_path: Path) -> None:
     assert train(tmp_path / "same", {"dtype": "float32"}) == want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["grpo", "dpo"])
 def test_a_reference_in_bfloat16_goes_with_mixed_precision(algo: str, tmp_path: Path) -> None:
     want = train(tmp_path / "want", None, algo)
@@ -66,6 +69,7 @@ def test_a_reference_in_bfloat16_goes_with_mixed_precision(algo: str, tmp_path: 
         assert rounded == pytest.approx(exact, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placed", [{"kind": "offload"}, {"kind": "whole", "dtype": "bfloat16"}])
 def test_a_run_resumes_to_the_same_numbers(placed: dict[str, str], tmp_path: Path) -> None:
     more: dict[str, Any] = {"kl": {"coefficient": 0.1, "sync_every": 1}, "checkpoint_every": 1}

@@ -138,6 +138,7 @@ def test_a_sample_without_a_completion_is_refused(settings: dict[str, Any], says
     check_trace(OnlineTrainerConfig(name="t", group_size=4, trace_completions=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "most"), [(("trainer.trace_every=0",), 0), (("trainer.trace_completions=4",), 2)])
 def test_groups_that_are_set_aside_are_traced_as_rarely(tmp_path: Path, settings: Sequence[str], most: int) -> None:
     more = ("trainer.dynamic_sampling.max_rounds=2", "trainer.steps=2", *settings)

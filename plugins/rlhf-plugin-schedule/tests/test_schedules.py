@@ -187,6 +187,7 @@ def test_the_coefficient_rises_under_the_target_and_falls_over_it() -> None:
     assert [*values, one.value] == pytest.approx([0.0, 0.0, 0.01, 0.02, 0.03, 0.03, 0.0, 0.03])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "applied"), [(50.0, [0.0, 0.015, 0.02, 0.025]), (1e-6, [0.0, 0.0, 0.0, 0.0])])
 def test_the_entropys_coefficient_adapts_and_a_resumed_run_goes_on(
     tmp_path: Path, target: float, applied: list[float]

@@ -174,6 +174,7 @@ def test_a_run_of_several_updates_with_a_reference(tmp_path: Path) -> None:
     assert all(row["kl"] > 0 for row in later)
 
 
+@pytest.mark.slow
 def test_rollouts_sampled_ahead_resume_with_what_they_were_drawn_from(tmp_path: Path) -> None:
     ahead = {"trainer.rollouts.max_staleness": 1, "trainer.checkpoint_every": 1, "trainer.keep_checkpoints": 9}
     train(tmp_path / "whole", 4, **ahead)
@@ -184,6 +185,7 @@ def test_rollouts_sampled_ahead_resume_with_what_they_were_drawn_from(tmp_path: 
     assert cut[-1]["importance/mean_ratio"] != 1.0
 
 
+@pytest.mark.slow
 def test_an_episode_is_trained_on_what_each_turn_was_drawn_from(tmp_path: Path) -> None:
     tools = {"environment.name": "lookup", "agent.name": "multi_turn", "reward.name": "environment"}
     sizes = {"rollout_batch_size": 8, "group_size": 4, "steps": 1, "eval_samples": 0}

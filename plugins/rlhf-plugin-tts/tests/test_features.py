@@ -46,6 +46,7 @@ def test_hnr_of_a_voice_in_white_noise_is_its_ratio(noise: float) -> None:
     assert hnr(voice(150.0, noise)) == pytest.approx(-20 * math.log10(noise), abs=1.0)
 
 
+@pytest.mark.slow
 def test_silence_flatness_and_voicing() -> None:
     noise = clip_of(0.1 * np.random.default_rng(1).standard_normal(2 * RATE), RATE)
     half = clip_of(np.concatenate([voice(150.0).samples[:RATE], np.zeros(RATE, np.float32)]), RATE)

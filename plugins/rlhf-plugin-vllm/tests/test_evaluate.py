@@ -23,6 +23,7 @@ def test_generate_asks_the_server(call: Callable[..., Any], serve: Callable[...,
     assert server.weights.endswith(":0"), "the weights were sent"
 
 
+@pytest.mark.slow
 def test_eval_asks_the_server_and_its_folder_says_so(
     call: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:

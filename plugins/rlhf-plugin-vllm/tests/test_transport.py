@@ -193,6 +193,7 @@ def test_servers_are_sent_each_version_and_see_no_folder_of_the_trainer(
     assert engine.fleet.counts == {"taken_out": 0, "brought_back": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["files", "gloo"])
 def test_numbers_go_in_the_servers_type_where_all_of_its_weights_have_it(
     transport: str, ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
@@ -232,6 +233,7 @@ def test_a_record_that_is_gone_ends_the_run_and_the_worker_hears_of_it(
     assert "the trainer could not send all weights" in wait_for(heard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before it takes weights", "while it takes weights"])
 def test_a_server_that_lost_its_group_gets_the_version_over_another(
     when: str,
@@ -263,6 +265,7 @@ def test_a_server_that_lost_its_group_gets_the_version_over_another(
     assert torch.equal(dict(server.model.named_parameters())["model.norm.weight"], moved(ctx, 1)["model.norm.weight"])
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_in_an_update_is_taken_out_at_its_deadline(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

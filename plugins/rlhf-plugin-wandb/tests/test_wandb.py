@@ -112,6 +112,7 @@ def test_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     assert ids == {(tmp_path / "wandb_run_id").read_text()}
 
 
+@pytest.mark.slow
 def test_key_never_reaches_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
