@@ -45,7 +45,13 @@ def replace(file: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps with a checkpoint after each; not to be changed."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    words = ["threads=1", "trainer.max_steps=3", "trainer.batch_size=4", "trainer.checkpoint_every=1"]
+    words = [
+        "threads=1",
+        "dataset.limit=128",
+        "trainer.max_steps=3",
+        "trainer.batch_size=4",
+        "trainer.checkpoint_every=1",
+    ]
     words += [
         "trainer.eval_samples=2",
         "trainer.sample_prompts=2",
