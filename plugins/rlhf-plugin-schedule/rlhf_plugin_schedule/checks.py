@@ -97,6 +97,11 @@ def check_reference(trainer: Any, ctx: BuildContext) -> None:
             why="there is no other rank to hold a part",
             fix="--nproc 2 with --set strategy=fsdp, or --set trainer.reference.kind=offload",
         )
+    if kind == "sharded" and getattr(ctx.config.strategy, "name", "auto") in ("auto", "single", "ddp"):
+        raise ConfigError(
+            "trainer.reference.kind=sharded: this strategy divides no weights",
+            fix="--set strategy=fsdp, or trainer.reference.kind=whole",
+        )
     kept = trainer.kl.track or getattr(trainer.kl, "coefficient", 0) > 0 if online else sampled
     computed = not online and getattr(ctx.config.loss, "reference", "unused") != "unused"
     if not kept and kind != "precomputed" and not (computed and trainer.reference.dtype):

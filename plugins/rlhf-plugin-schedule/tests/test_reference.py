@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,14 @@ def test_adapters_have_no_copy_to_place(tmp_path: Path) -> None:
         rlhf_core.train(
             "grpo", dataset="pocket/arithmetic", reward="verifier", settings=settings, run_dir=tmp_path / "r"
         )
+
+
+def test_ranks_that_divide_nothing_are_refused_before_a_model_is_loaded(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    run = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2")
+    placed = ("--set", "strategy=ddp", "--set", "trainer.reference.kind=sharded", "--run-dir", tmp_path / "run")
+    code, text = command(*run, *placed)
+    assert code == 2
+    assert "this strategy divides no weights" in text
+    assert not (tmp_path / "run").exists()
