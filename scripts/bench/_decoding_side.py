@@ -31,7 +31,7 @@ def native(work: Work, dtype: str, folder: str) -> Sample:
     policy = load_policy(ModelConfig(path=folder, max_context=2048))
     set_precision(policy.model.eval(), "fp32" if dtype == "float32" else "bf16")
     rows = list(enumerate(ids for ids in prompt_ids(policy.tokenizer, work) for _ in range(work.group)))
-    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=len(rows) == 1)
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=True)
     requests = [RolloutRequest(str(n // work.group), tuple(ids), n % work.group, n) for n, ids in rows]
 
     def sample(tokens: int) -> int:

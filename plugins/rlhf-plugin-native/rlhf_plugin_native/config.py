@@ -24,5 +24,5 @@ class NativeRolloutConfig(ComponentConfig):
     """Most MiB of keys and values that are kept between the turns of episodes (agent ``multi_turn``), so that only new
     tokens are read; 0 keeps none. Episodes that do not fit read their context anew at every turn."""
     compile: bool = False
-    """Compile the step that decodes one completion alone, which takes some seconds at the start and a C++ compiler. On
-    the CPU, for models of Llama's layout; completions that are decoded together do not use it."""
+    """Compile the decoding step: all of one completion alone, which takes some seconds at the start, and the attention
+    of several. It needs a C++ compiler. On x86 processors, for models of Llama's layout."""

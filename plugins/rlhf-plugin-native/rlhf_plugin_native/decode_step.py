@@ -320,6 +320,7 @@ class DecodeStep:
         self.dtype = compute_dtype(model)
         self.layers = [_layer(layer, self.dtype) for layer in self.trunk.layers]
         self.head = BlockedLinear(parts.head, dtype=parts.head.weight.dtype)
+        self.attend: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
 
     def __call__(
         self, ids_B1: torch.Tensor, mask_BL: torch.Tensor | None, positions_B1: torch.Tensor, cache: Any
@@ -330,9 +331,8 @@ class DecodeStep:
         visible_B11L = None if mask_BL is None else mask_BL.bool()[:, None, None, :]
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             layer_cache.cast(self.dtype)  # autocast leaves rotated keys in float32, and casts them at every step
-            x_BH = x_BH + _attend(
-                layer, _norm(layer.norm_attention, x_BH), cos_B11D, sin_B11D, visible_B11L, layer_cache
-            )
+            normed_BH = _norm(layer.norm_attention, x_BH)
+            x_BH = x_BH + _attend(layer, normed_BH, cos_B11D, sin_B11D, visible_B11L, layer_cache, self.attend)
             gate_up = layer.gate_up(_norm(layer.norm_mlp, x_BH))
             gate, up = gate_up.chunk(2, -1)
             x_BH = x_BH + layer.down(layer.act(gate).mul_(up))
@@ -350,6 +350,7 @@ def _attend(
     sin_B11D: torch.Tensor,
     visible_B11L: torch.Tensor | None,
     layer_cache: Any,
+    attend: Callable[..., torch.Tensor],
 ) -> torch.Tensor:
     heads_BND = layer.qkv(x_BH).unflatten(-1, (-1, layer.head_dim))
     # heads are of queries, keys and values; the output projection reads the queries
@@ -360,7 +361,7 @@ def _attend(
     q_BN1D, k_BK1D = rotated[:, :-count_K], rotated[:, -count_K:]
     k_BKLD, v_BKLD = layer_cache.update(k_BK1D.to(v_BKD.dtype), v_BKD.unsqueeze(2))
     q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
-    out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=visible_B11L, scale=layer.scale)
+    out_BKGD = attend(q_BKGD, k_BKLD, v_BKLD, attn_mask=visible_B11L, scale=layer.scale)
     return layer.out(out_BKGD.flatten(1))
 
 

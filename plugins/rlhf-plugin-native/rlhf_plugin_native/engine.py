@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure
+from rlhf_plugin_native.compiled_attention import compiled_step
 from rlhf_plugin_native.decode import Decoder, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
 from rlhf_plugin_native.routing import add_choices, recorder
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rlhf_core.config import BuildContext
     from rlhf_plugin_native.config import NativeRolloutConfig
     from rlhf_plugin_native.row_step import RowStep
-
-log = logging.getLogger(__name__)
 
 
 class NativeEngine:
@@ -56,7 +54,7 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
-        self.compile, self.warned = compile, False
+        self.compile = compile
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -165,15 +163,8 @@ class NativeEngine:
         """Of a decoder with the weights of now, for so many requests; None of those that come one after the other."""
         parts, step = split_lm_head(self.model), None
         with torch.no_grad():
-            if self.compile and requests != 1 and not self.warned:
-                log.warning("rollout.compile has no effect on completions that are decoded together")
-                self.warned = True
-            if sampling.max_tokens >= WORTH_TOKENS and self.compile and requests == 1:
-                from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
-
-                step = row_step(self.model, compute_dtype(self.model))
-            if sampling.max_tokens >= WORTH_TOKENS and step is None:
-                step = decode_step(self.model)
+            if sampling.max_tokens >= WORTH_TOKENS:
+                step = (self._compiled(requests) if self.compile else None) or decode_step(self.model)
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
             return self.logits(ids_BL, mask_BL, positions_BL, cache, step)
@@ -188,6 +179,13 @@ class NativeEngine:
             "max_concurrent": self.max_concurrent,
             "max_batch_tokens": self.max_batch_tokens,
         }
+
+    def _compiled(self, requests: int | None) -> DecodeStep | RowStep | None:
+        if requests != 1:
+            return compiled_step(self.model)
+        from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
+
+        return row_step(self.model, compute_dtype(self.model))
 
     def logits(
         self,

@@ -20,6 +20,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from rlhf_core.config import ConfigError
 from rlhf_core.models import split_lm_head
+from rlhf_plugin_native.compiled_attention import compiled_attention
 from rlhf_plugin_native.decode_step import UNSUPPORTED, Linear, agrees, decode_step, linear
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,8 @@ def row_step(model: Any, dtype: torch.dtype) -> RowStep | None:
             why=str(error).strip().partition("\n")[0],
             fix="install a C++ compiler (g++) and Python's headers, or leave rollout.compile out",
         ) from error
+    except ConfigError:
+        raise
     except UNSUPPORTED as error:
         _agrees[key] = False
         log.warning("rollout.compile has no effect on %s: %s", type(key).__name__, error)
@@ -158,7 +161,7 @@ class RowStep:
     def _attend(self, layer_cache: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         layer_cache.cast(v.dtype)
         keys, values = layer_cache.update(k, v)
-        return F.scaled_dot_product_attention(q, keys, values, scale=self.scale).flatten()
+        return compiled_attention(q, keys, values, scale=self.scale).flatten()
 
 
 @functools.cache
