@@ -1,8 +1,8 @@
 """Tokens a processor second of the native engine and of vLLM's CPU build, each in its own process, in turns.
 
 vLLM runs in its own environment with its defaults, so that it compiles the model; the native engine compiles, too
-(``rollout.compile=true``). Each side samples the same number of tokens and gives their log-probabilities. Neither waits for weights: the native engine's layout of them is part of its
-time, vLLM's is not.
+(``rollout.compile=true``). Each side samples the same number of tokens and gives their log-probabilities. Neither waits
+for weights: the native engine's layout of them is part of its time, vLLM's is not.
 """
 
 from __future__ import annotations
