@@ -27,8 +27,8 @@ HEADERS = (
     "utilisation",
     "idle",
 )
-HOST_S = 4.4e-4
-"""Of a completion on rank 0, with all traced: docs/bench/host_side.json, flat from 1,024 to 32,768 completions."""
+HOST_S = 1.1e-4
+"""Of a completion, with all traced: docs/bench/host_side.json, flat from 1,024 to 32,768 completions."""
 ADAPTERS = 0.01
 """Share of the parameters that adapters are taken to be."""
 
