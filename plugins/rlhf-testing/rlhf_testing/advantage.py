@@ -25,7 +25,8 @@ Estimate = Callable[[Sequence[Rollout], Sequence[Score], Sequence[int]], Advanta
 def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
     """Check an estimator: one finite value per rollout; a missing score gives None and does not move the others; a
     constant group gives zeros (where ``min_group_size`` is 2 or more); a better score never gets a smaller advantage;
-    the order of the rollouts does not matter; the inputs are left alone.
+    the order of the rollouts does not matter; with ``by_group = True`` no group moves another's; the inputs are left
+    alone.
 
     Args:
         config: the estimator's configuration. It is built anew for each property.
@@ -51,6 +52,10 @@ def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) ->
     check_order(config, estimate, (rollouts, scores, groups))
     check_missing(config, estimate, (rollouts, scores, groups))
     check_permutation(config, estimate, (rollouts, scores, groups))
+    estimator: Any = type(built(config, "advantage", context))
+    owner: Any = next((c for c in estimator.__mro__ if "estimate" in vars(c)), estimator)
+    if vars(owner).get("by_group", False):  # several ranks call it, each with its own groups
+        check_by_group(config, estimate, (rollouts, scores, groups))
 
 
 def _flat(result: Advantages) -> list[float | None]:
@@ -111,6 +116,16 @@ def check_permutation(config: ComponentConfig, estimate: Estimate, rows: Rows) -
     )
     rule, seen = "the order of the rollouts does not matter", f"{mixed} instead of {[straight[i] for i in order]}"
     require(_close(mixed, [straight[i] for i in order]), config, rule, seen, "go by group_ids, not by position")
+
+
+def check_by_group(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
+    """Each group alone gets what it gets beside the others."""
+    rollouts, scores, groups = rows
+    together = _flat(estimate(rollouts, scores, groups))
+    own = [slice(start, start + SIZE) for start in range(0, len(rollouts), SIZE)]
+    alone = [value for one in own for value in _flat(estimate(rollouts[one], scores[one], groups[one]))]
+    rule, fix = "with by_group = True no group moves another's advantages", "leave by_group out"
+    require(_close(together, alone), config, rule, f"{together} instead of {alone}", fix)
 
 
 def _close(a: Sequence[float | None], b: Sequence[float | None]) -> bool:

@@ -66,6 +66,7 @@ FAULTS = [
     (kit.check_advantage, broken.AdvantageConfig, "zero", "does not move the others"),
     (kit.check_advantage, broken.AdvantageConfig, "position", "order of the rollouts|does not move"),
     (kit.check_advantage, broken.AdvantageConfig, "count", "one advantage per rollout"),
+    (kit.check_advantage, broken.AdvantageConfig, "across", "no group moves another's"),
     (kit.check_reward, broken.RewardConfig, "garbage", "raise"),
     (kit.check_reward, broken.RewardConfig, "batch", "does not depend on its batch"),
     (kit.check_reward, broken.RewardConfig, "random", "same samples get the same"),
