@@ -64,7 +64,7 @@ def rollout(group: PromptGroup, index: int, rng: np.random.Generator, tokens: in
 
 def step(ranks: Counted, given: RolloutBatch, settings: dict[str, Any], folder: Path) -> float:
     """Seconds from the scores to the written trace, both ranks."""
-    config, unused = OnlineTrainerConfig(name="t", **settings), SimpleNamespace()
+    config, unused = OnlineTrainerConfig(name="t", **settings), SimpleNamespace(critic=None)
     estimator = CheckedAdvantage(GroupNorm(GroupNormConfig.model_validate({})))
     stage: Any = AdvantageStep(estimator, None, unused, unused, unused, RankZero(ranks), config)  # pyright: ignore[reportArgumentType]
     source = SimpleNamespace(collector=None)

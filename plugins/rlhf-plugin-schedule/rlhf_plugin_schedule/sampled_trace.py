@@ -63,13 +63,15 @@ class SampledTrace:
             alone, with ``by_group = True`` that it takes each group alone, on the rank that has it. No token is sent
             for either.
         several: whether there are other ranks to send from.
+        critic: whether the estimator reads a critic's values.
     """
 
-    def __init__(self, config: OnlineTrainerConfig, estimator: Any, several: bool) -> None:
+    def __init__(self, config: OnlineTrainerConfig, estimator: Any, several: bool, critic: bool = False) -> None:
         self.config, self.several = config, several
         owner = next((c for c in type(estimator).__mro__ if "estimate" in vars(c)), object)
         said = vars(owner)  # a subclass may read what its base does not
-        self.by_group = several and bool(said.get("by_group", False))
+        by_rank_0 = critic or hasattr(estimator, "state_dict")  # it has all values, and the one state
+        self.by_group = several and not by_rank_0 and bool(said.get("by_group", False))
         self.reads_tokens = not self.by_group and bool(said.get("reads_tokens", True))
 
     def groups(self, step: int, groups: Sequence[Group]) -> Sequence[Group]:
@@ -109,7 +111,8 @@ def sampled(config: OnlineTrainerConfig, parts: Any) -> Callable[[int, Sequence[
     """Let the advantage's stage send what metrics need, and a collector that sets groups aside trace as many of them as
     the step; returns what chooses the groups of a step."""
     step, collector = parts.advantages, parts.source.collector
-    trace = SampledTrace(config, step.estimator.estimator, step.rank_zero.ranks.world_size > 1)
+    critic = step.module.critic is not None
+    trace = SampledTrace(config, step.estimator.estimator, step.rank_zero.ranks.world_size > 1, critic)
     step.outline = trace.outline
     if trace.by_group:
         step.estimate = partial(estimate_own_groups, step)

@@ -22,6 +22,7 @@ from rlhf_core.rl import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.rl.trainer import OnlineTrainer
 from rlhf_core.rollouts import Rollout
 from rlhf_plugin_grpo.advantage import GroupNorm, LeaveOneOut, OptimalBaseline, ReinforcePP
+from rlhf_plugin_grpo.advantage_config import OptimalBaselineConfig
 from rlhf_plugin_schedule.checks import check_trace
 from rlhf_plugin_schedule.sampled_trace import SampledTrace
 from rlhf_testing.samples import make_rollouts
@@ -81,7 +82,8 @@ def test_whole_groups_are_traced() -> None:
 def test_ranks_send_no_tokens_that_nothing_reads_without_a_setting(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = SimpleNamespace(estimator=object.__new__(GroupNorm))
     rank_zero = SimpleNamespace(ranks=SimpleNamespace(world_size=ranks))
-    stage = SimpleNamespace(estimator=estimator, rank_zero=rank_zero, outline=list)
+    module = SimpleNamespace(critic=None)
+    stage = SimpleNamespace(estimator=estimator, module=module, rank_zero=rank_zero, outline=list)
     parts: Any = SimpleNamespace(advantages=stage, source=SimpleNamespace(collector=None))
     monkeypatch.setattr("rlhf_core.rl.trainer.build_online", lambda *given: parts)
     trainer: Any = object.__new__(OnlineTrainer)
@@ -99,6 +101,10 @@ def test_an_estimator_that_reads_all_tokens_and_an_episode_are_sent_whole() -> N
     assert outlined(ByLength, rollouts) == rollouts
     for estimator in (ReinforcePP, LeaveOneOut, OptimalBaseline):  # reads scores, groups, tokens of groups
         assert outlined(estimator, rollouts) != rollouts
+    for critic, state in ((True, {}), (False, {"state_dict": dict})):
+        stated = type("Stated", (OptimalBaseline,), {"estimate": OptimalBaseline.estimate, "by_group": True, **state})
+        trace = SampledTrace(OnlineTrainerConfig(name="t"), stated(OptimalBaselineConfig()), True, critic)
+        assert trace.outline(rollouts) == rollouts
     masked = [replace(r, mask_T=np.ones(len(r.completion_ids), bool)) for r in rollouts]
     assert outlined(GroupNorm, masked) == masked
 
