@@ -57,6 +57,7 @@ def settings(work: Work | ToolWork, model: str, folder: Path, steps: int) -> lis
         "trainer.eval_every=0",
         "trainer.eval_samples=0",
         "trainer.checkpoint_every=0",
+        "rollout.compile=true",
     ]
 
 
