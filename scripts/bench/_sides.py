@@ -101,6 +101,11 @@ def step_side(name: str, case: str, model: Path, folder: Path, steps: int, threa
     return Side(name, command, folder, threads)
 
 
+def module_side(name: str, module: str, words: Sequence[str], folder: Path, threads: int) -> Side:
+    """A side that is a module with these arguments and, last, its folder."""
+    return Side(name, [sys.executable, "-m", module, *words, str(folder)], folder, threads)
+
+
 def as_folder(model: Path | str) -> Path:
     """Both sides read the same safetensors folder; a ``.gguf`` file is converted once."""
     return Path(resolve_model(str(model)).path).resolve()
@@ -128,12 +133,16 @@ def compare(case: str, model: Path | str, runs: int, threads: int) -> dict[str, 
     with tempfile.TemporaryDirectory() as scratch:
         ours, trl = (step_side(name, case, as_folder(model), Path(scratch) / name, runs + 2, threads) for name in SIDES)
         in_turns(ours, trl, runs)
+    if any(ours.steps[0][key] != trl.steps[0][key] for key in ("tokens_trained", "tokens_generated")):
+        raise SystemExit(f"the two sides did not do the same work: {ours.figures()} {trl.figures()}")
+    return {"work": work_of(case).what, **outcome(ours, trl, runs, threads)}
+
+
+def outcome(ours: Side, trl: Side, runs: int, threads: int) -> dict[str, Any]:
+    """Ratios of what the sides took, and their own figures."""
     a, b = ours.figures(), trl.figures()
-    if any(a[key] != b[key] for key in ("tokens_trained", "tokens_generated")):
-        raise SystemExit(f"the two sides did not do the same work: {a} {b}")
     ratios = [t["seconds"] / o["seconds"] for o, t in zip(ours.steps, trl.steps, strict=True)]
     return {
-        "work": work_of(case).what,
         "speedup_vs_trl": round(statistics.median(ratios), 3),
         "speedup_by_round": [round(r, 3) for r in ratios],
         "speedup_of_parts": {

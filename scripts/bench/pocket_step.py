@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripts.bench.step_time import THREADS, measure
+from scripts.bench.step_time import measure
 
 
 def run(runs: int = 5) -> dict[str, Any]:
-    return measure("pocket", "pocket", runs, THREADS)
+    return measure("pocket", "pocket", runs, threads=2)
