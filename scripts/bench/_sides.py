@@ -55,7 +55,8 @@ class Side:
             text=True,
         )
         self.steps: list[dict[str, Any]] = []
-        self.wait()
+        self.first = self.wait()
+        """The warm-up."""
 
     def wait(self) -> dict[str, Any]:
         """Wait for the step in progress. The first answer is the warm-up."""

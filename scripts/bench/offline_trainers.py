@@ -1,7 +1,7 @@
 """One update of SFT, DPO and a reward model on 24 human pairs, ours against TRL's trainers on the same rows, in turns.
 
 TRL's settings are tried first (micro-batch, packing, padding-free, rows of like length together, chunked loss), each
-in one update after a warm-up; its fastest takes part. Ours has the defaults of its trainers.
+in the first update of a process; its fastest takes part. Ours has the defaults of its trainers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ def tried(case: str, model: Path, scratch: Path, threads: int) -> dict[str, dict
     found: dict[str, dict[str, float]] = {}
     for name, options in TRIED[case].items():
         trl = side("trl", case, model, scratch / f"trl {len(found)}", threads, json.dumps(options))
-        trl.step()
         trl.close()
-        found[name] = {key: round(trl.steps[0][key], 2) for key in ("seconds", "cpu_seconds", "peak_rss_mb")}
+        found[name] = {key: round(trl.first[key], 2) for key in ("seconds", "cpu_seconds", "peak_rss_mb")}
         print(f"{case}, TRL with {name}: {found[name]}", flush=True)
     return found
 
