@@ -20,7 +20,7 @@ IGNORED = -100
 """A label that the loss leaves out."""
 PADDED = {f"micro-batch of {n}": {"per_device_train_batch_size": n} for n in (4, 8)}
 LIKE = {"train_sampling_strategy": "group_by_length"}
-FREE = {"per_device_train_batch_size": 8, "padding_free": True}
+FREE = {"per_device_train_batch_size": 8, "padding_free": True, "max_length": None}
 TRIED: dict[str, dict[str, dict[str, Any]]] = {
     "sft": {
         **PADDED,
