@@ -1,5 +1,6 @@
 """What large inputs cost: ``rlhf data check`` and the first step of a run on a million prompts, and ``rlhf report`` of
-a run of thousands of steps; now and at a recorded commit. Processor seconds, and peak memory of the main process.
+a run of thousands of steps; now and at a recorded commit. Seconds by the clock and of the processor, and peak memory of
+the main process.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,8 @@ GRPO = ("--algo", "grpo", "--reward", "exact", "--model", "pocket")
 
 
 def command(tree: Path, *words: str) -> dict[str, float]:
-    """Processor seconds and peak MB of ``rlhf`` with the files of a tree."""
+    """Seconds and peak MB of ``rlhf`` with the files of a tree."""
+    began = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": path_in(tree), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", MEASURE, *words],
@@ -46,7 +49,8 @@ def command(tree: Path, *words: str) -> dict[str, float]:
     if done.returncode:
         raise SystemExit(f"rlhf {' '.join(words)}:\n{done.stderr[-4000:]}")
     seconds, megabytes = done.stderr.strip().splitlines()[-1].split()[1:]
-    return {"processor_seconds": float(seconds), "peak_mb": int(megabytes)}
+    waited = round(time.perf_counter() - began, 1)
+    return {"seconds": waited, "processor_seconds": float(seconds), "peak_mb": int(megabytes)}
 
 
 def both(words: Callable[[Path], Sequence[str]], before: bool) -> dict[str, Any]:
