@@ -15,7 +15,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin

@@ -52,7 +52,7 @@ def _filtered(source: dict[str, Any], where: str | None) -> dict[str, Any]:
     return {**source, "where": where}
 
 
-def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
+def rows(suite: SuiteConfig, datasets: Datasets) -> Sequence[Prompt]:
     if suite.split != "train" and (heldout := datasets.prompts("heldout")):
         return heldout
     if suite.split == "heldout":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from rlhf_core.plugins.component import ComponentConfig
 from rlhf_core.plugins.context import BuildContext
 from rlhf_core.plugins.protocols import GoldScorer
 from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.frozen import Lazy, Packed
 from rlhf_core.types.messages import Demonstration, PreferencePair, UnpairedPreference, message_text
 from rlhf_core.types.rollouts import Prompt, Sample
 
@@ -33,7 +34,7 @@ def admit(
     max_tokens: int,
     setting: str = "trainer.sampling.max_tokens",
     lengths_of: Callable[[Sequence[Prompt], int], Sequence[int]] | None = None,
-) -> tuple[list[Prompt], Counter[str]]:
+) -> tuple[Sequence[Prompt], Counter[str]]:
     """The prompts of at most ``max_prompt_tokens`` that leave room for ``max_tokens``, and counts of the others by
     reason. ``lengths_of`` is faster than ``encode`` of each: what a plugin has as ``lengths``.
     """
@@ -44,7 +45,7 @@ def admit(
     room = min(limit, context - max_tokens)
     of_context = f"lower {setting}, or take a model with a longer context"
     lengths = lengths_of(prompts, room) if lengths_of else [len(encode(p)) for p in prompts]
-    fitting = [p for p, length in zip(prompts, lengths) if length <= room]
+    fitting = Lazy(prompts.__getitem__, (n for n, length in enumerate(lengths) if length <= room))
     refuse_too_many(
         [(p.id, p.source, length) for p, length in zip(prompts, lengths)],
         room,
@@ -98,10 +99,10 @@ class Datasets:
         """Rows dropped or changed, by reason; each split is counted once."""
         self.dropped: list[tuple[str, str, str]] = []
         """(place, reason, text) of the rows that are well formed but cannot be used."""
-        self._made: dict[tuple[str, str], Sequence[Any]] = {}
-        self._sources: dict[str, str] = {}
-        self._positions: dict[str, str] = {}
-        self._keys: dict[str, dict[str, str]] = {"train": {}, "heldout": {}}
+        self._made: dict[tuple[str, str], Packed[Any]] = {}
+        self._places: dict[tuple[str, str], Packed[tuple[str, str]]] = {}
+        """Place of each row made, and hash of what it asks."""
+        self._numbers: dict[tuple[str, str], dict[str, int]] = {}
         self.read: Callable[[Datasets], None] = lambda datasets: None
         """Called whenever rows of a split were read."""
 
@@ -110,9 +111,9 @@ class Datasets:
         """Source label -> weight in the mixture."""
         return {s.label: s.settings.weight for s in self.sources}
 
-    def interleaved(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+    def interleaved(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
         """Prompts in an order of which every beginning holds each source's share."""
-        return [prompts[i] for i in interleave([p.source for p in prompts], self.weights)]
+        return Lazy(prompts.__getitem__, interleave([p.source for p in prompts], self.weights))
 
     @property
     def fingerprint(self) -> str:
@@ -121,22 +122,33 @@ class Datasets:
 
     def source_of(self, name: str) -> str:
         """Label of the source that a row of this name is from; empty for a name that is not one of the rows'."""
-        if not self._sources:
-            self._sources = {row.id: row.source for rows in self._made.values() for row in rows}
-        return self._sources.get(name, "")
+        return self._place(name)[0]
+
+    def places(self, kind: str, split: str) -> Iterator[str]:
+        """File and line of each row of ``rows`` (prompts), ``pairs``, ``unpaired`` or ``demonstrations`` once read."""
+        return (place for place, _ in self._places[kind, split])
 
     def where(self, name: str) -> str:
         """File and line of a row that was read, by its id."""
-        return self._positions.get(name, name)
+        return self._place(name)[1]
 
-    def content_keys(self, split: str) -> dict[str, str]:
-        """Id -> hash of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
-        return dict(self._keys[split])
+    def _place(self, name: str) -> tuple[str, str, str]:
+        """(Source, place, hash of what is asked) of a row, by its id."""
+        if not self._numbers:
+            self._numbers = {key: {row.id: n for n, row in enumerate(rows)} for key, rows in self._made.items()}
+        for key, numbers in reversed(self._numbers.items()):
+            if name in numbers:
+                row, place = self._made[key][numbers[name]], self._places[key][numbers[name]]
+                return row.source, *place
+        return "", name, ""
+
+    def content_keys(self, split: str) -> set[str]:
+        """Hashes of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
+        return {key for read, places in self._places.items() if read[1] == split for _, key in places}
 
     def seen_in_training(self, model: str, ids: Collection[str]) -> tuple[int, str]:
         """How many of these rows the runs that a model comes from trained on, and a warning; (0, "") if none."""
-        keys = {**self._keys["train"], **self._keys["heldout"]}
-        return trained_on(model, {keys[i] for i in ids})
+        return trained_on(model, {self._place(name)[2] for name in ids} - {""})
 
     def sizes(self, kind: str = "rows") -> dict[str, dict[str, int]]:
         """Source -> number of rows to train on and held out, before any is dropped."""
@@ -146,7 +158,8 @@ class Datasets:
             for s in self.sources
         }
         if self.heldout is not None:
-            held_out = len(self.heldout.all_records(kind)[: self.settings.limit])
+            held_out = len(self.heldout.all_records(kind))
+            held_out = min(held_out, self.settings.limit or held_out)
             rows[self.heldout.label] = {"train": 0, **rows.get(self.heldout.label, {}), "heldout": held_out}
         return rows
 
@@ -155,16 +168,19 @@ class Datasets:
         heldout = self.heldout
         return None if heldout is None else {heldout.key(row) for row in heldout.all_records(kind)}
 
-    def prompts(self, split: str) -> list[Prompt]:
+    def prompts(self, split: str) -> Sequence[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
 
         Raises:
             DatasetError: missing, empty or malformed rows, with file and row.
         """
         prompts = self._collect("rows", split, self._prompt)
-        return [p if p.tools else replace(p, tools=self.offered) for p in prompts] if self.offered else prompts
+        return Lazy(lambda n: self._with_tools(prompts[n]), range(len(prompts))) if self.offered else prompts
 
-    def pairs(self, split: str) -> list[PreferencePair]:
+    def _with_tools(self, prompt: Prompt) -> Prompt:
+        return prompt if prompt.tools else replace(prompt, tools=self.offered)
+
+    def pairs(self, split: str) -> Sequence[PreferencePair]:
         """Preference pairs of a split. Pairs with an empty side, equal sides, or different prompts are dropped.
 
         Raises:
@@ -172,33 +188,36 @@ class Datasets:
         """
         return self._collect("pairs", split, self._pair)
 
-    def unpaired(self, split: str) -> list[UnpairedPreference]:
+    def unpaired(self, split: str) -> Sequence[UnpairedPreference]:
         """Single responses, each desirable or not: rows with ``label``, and both sides of pairs; as :meth:`pairs`."""
         return self._collect("pairs", split, self._unpaired, "unpaired")
 
-    def demonstrations(self, split: str) -> list[Demonstration]:
+    def demonstrations(self, split: str) -> Sequence[Demonstration]:
         """Supervised examples of a split; those without a completion are dropped. Errors as of :meth:`pairs`."""
         return self._collect("demonstrations", split, self._demonstration)
 
     def _collect(
         self, kind: str, split: str, make: Callable[[Source, RawRow, str], T | list[T]], what: str = ""
-    ) -> list[T]:
+    ) -> Sequence[T]:
         """Rows of a kind, read once; ``what`` names what is made of them if that is something else."""
         key = (what or kind, split)
         if key not in self._made:
             sources = [self.heldout] if self.heldout is not None and split == "heldout" else self.sources
-            items = [item for source in sources for item in self._items(source, kind, split, make)]
-            if not items and split == "train":
+            rows, places = Packed[T](), Packed[tuple[str, str]]()
+            for row, place, asked in (row for source in sources for row in self._items(source, kind, split, make)):
+                rows.append(row)
+                places.append((place, asked))
+            if not rows and split == "train":
                 what, fix = "the dataset has no rows to train on", "lower dataset.heldout_fraction, or give more rows"
                 raise DatasetError(what, where=", ".join(s.label for s in self.sources), fix=fix)
-            self._made[key], self._sources = items, {}
+            self._made[key], self._places[key], self._numbers = rows, places, {}
             self.read(self)
-        return list(self._made[key])
+        return Lazy(self._made[key].make, self._made[key].numbers)
 
     def _items(
         self, source: Source, kind: str, split: str, make: Callable[[Source, RawRow, str], T | list[T]]
-    ) -> list[T]:
-        items_by_id: dict[str, tuple[T, str]] = {}
+    ) -> Iterator[tuple[T, str, str]]:
+        places: dict[str, str] = {}
         dropped: list[tuple[RawRow, UnusableRow]] = []
         if source is self.heldout:
             records = source.all_records(kind)[: self.settings.limit]
@@ -214,16 +233,14 @@ class Datasets:
                 refuse_row(error)
                 continue
             for item in result if isinstance(result, list) else [result]:
-                if item.id in items_by_id:
-                    where = f"{items_by_id[item.id][1]} and {record.where}"
+                if item.id in places:
+                    where = f"{places[item.id]} and {record.where}"
                     fix = "ids must be unique: correct them, or map another column with dataset.columns"
                     refuse_row(DatasetError(f"id '{item.id}' occurs twice", where=where, fix=fix))
                     continue
-                items_by_id[item.id] = (item, record.where)
-                self._positions[item.id] = record.where
-                self._keys[split][item.id] = source.key(record)
+                places[item.id] = record.where
+                yield item, record.where, source.key(record)
         self._check_dropped(source, len(records), dropped)
-        return [row[0] for row in items_by_id.values()]
 
     def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[RawRow, UnusableRow]]) -> None:
         reasons = Counter(error.reason for _, error in dropped)

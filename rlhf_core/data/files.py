@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlhf_core.data.jsonl import NotJson, flaw_of, named_once
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.types.errors import DatasetError, did_you_mean, error_text
+from rlhf_core.types.frozen import FrozenDict, Lazy, Packed
 
 if TYPE_CHECKING:
     from rlhf_core.data.config import JsonlConfig
@@ -48,15 +49,19 @@ def refuse_row(error: DatasetError) -> None:
     errors.append(error)
 
 
-class CheckedRows(list[Row]):
-    """Rows that :func:`flaw_of` let in; a list that is made of them is none."""
+class CheckedRows(Packed[Row]):
+    """Rows that :func:`flaw_of` let in, which refuse changes; a list of them is not one."""
+
+    def make(self, number: int) -> Row:
+        """The row of a number."""
+        return FrozenDict(super().make(number))
 
 
 class FileRows(NamedTuple):
     """Rows of a file and the place of each, e.g. ``"line 17"``."""
 
-    rows: list[Row]
-    positions: list[str]
+    rows: Sequence[Row]
+    positions: Sequence[str]
 
     def records(self, file: str) -> tuple[RowReader, list[RawRow]]:
         """The rows with their places in ``file``, and the reader of their columns, which no setting maps."""
@@ -139,12 +144,12 @@ def _decoded(text: str, path: str, line: int | None = None) -> Any:
 
 
 def _numbered(rows: Sequence[Any], path: str) -> FileRows:
-    numbered = [(row, f"row {n}") for n, row in enumerate(rows, 1) if _is_row(row, f"{path}, row {n}")]
-    return FileRows(CheckedRows(row for row, _ in numbered), [position for _, position in numbered])
+    numbers = [n for n, row in enumerate(rows, 1) if _is_row(row, f"{path}, row {n}")]
+    return FileRows(CheckedRows(rows[n - 1] for n in numbers), Lazy("row {}".format, numbers))
 
 
 def _lines(text: str, path: str) -> FileRows:
-    file_rows = FileRows(CheckedRows(), [])
+    rows, numbers = CheckedRows(), list[int]()
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON text may hold U+2028 and its like
         if not line.strip():
             continue
@@ -154,9 +159,9 @@ def _lines(text: str, path: str) -> FileRows:
             refuse_row(error)
         else:
             if _is_row(row, f"{path}:{number}"):
-                file_rows.rows.append(row)
-                file_rows.positions.append(f"line {number}")
-    return file_rows
+                rows.append(row)
+                numbers.append(number)
+    return FileRows(rows, Lazy("line {}".format, numbers))
 
 
 def _is_row(row: object, where: str) -> bool:
@@ -196,7 +201,7 @@ class JsonSource:
 
     def __init__(self, config: JsonlConfig) -> None:
         self.config = config
-        self._positions: dict[str, list[str]] = {}
+        self._positions: dict[str, Sequence[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of a split; the held-out split is empty without ``heldout_path``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.frozen import Lazy
 from rlhf_core.types.rollouts import Prompt
 
 
@@ -117,7 +119,7 @@ class PromptOrder:
         rows, total = by_source(sources), sum(weights[s] for s in dict.fromkeys(sources))
         self.share = {s: weights[s] / total for s in rows}
         self.walks = {
-            s: self.walk(s, [prompts[n] for n in numbers], (seed, i) if shuffle else None)
+            s: self.walk(s, Lazy(prompts.__getitem__, numbers), (seed, i) if shuffle else None)
             for i, (s, numbers) in enumerate(rows.items())
         }
 
@@ -141,8 +143,8 @@ class PromptOrder:
         """Refuse a batch size that would repeat prompts within one batch."""
         for source, walk in self.walks.items():
             need = min(count, int(np.ceil(self.share[source] * count)) + (len(self.walks) > 1))
-            if need > len(walk.prompts):
-                raise too_few(source, len(walk.prompts), need)
+            if need > walk.count:
+                raise too_few(source, walk.count, need)
 
     def state_dict(self) -> dict[str, Any]:
         """The consumed frontier of every source."""
@@ -164,30 +166,33 @@ class SourceWalk:
     """Epoch after epoch through one source's prompts."""
 
     def __init__(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> None:
-        self.source, self.prompts, self.key = source, list(prompts), key
+        self.source, self.prompts, self.key, self.count = source, prompts, key, len(prompts)
         self.epoch = 0
         self.left = self._permutation()
         """Indices of this epoch's remaining prompts, next one first."""
+        self.hashes = array("q", (hash(prompt.id) for prompt in prompts))
+        """Of the ids, which tell prompts apart without unpacking them."""
 
-    def _permutation(self) -> list[int]:
+    def _permutation(self) -> array[int]:
         if self.key is None:
-            return list(range(len(self.prompts)))
-        return np.random.default_rng([*self.key, self.epoch]).permutation(len(self.prompts)).tolist()
+            return array("q", range(self.count))
+        return array("q", np.random.default_rng([*self.key, self.epoch]).permutation(self.count))
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
         """The next prompt that is not in the batch."""
         if not self.left:
             self.epoch += 1
             self.left = self._permutation()
-        index = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
+        taken = set(map(hash, batch))
+        index = next((n for n, i in enumerate(self.left) if self.hashes[i] not in taken), None)
         if index is None:
-            raise too_few(self.source, len(self.prompts), len(self.prompts) + 1)
+            raise too_few(self.source, self.count, self.count + 1)
         return self.prompts[self.left.pop(index)]
 
     @property
     def taken(self) -> int:
         """Prompts consumed so far, over all epochs."""
-        return (self.epoch + 1) * len(self.prompts) - len(self.left)
+        return (self.epoch + 1) * self.count - len(self.left)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -196,16 +201,17 @@ class SourceWalk:
 
     def state_dict(self) -> dict[str, Any]:
         """How far this epoch's permutation is consumed, and which prompts before that were put off."""
-        order, left = self._permutation(), set(self.left)
-        frontier = max((n + 1 for n, i in enumerate(order) if i not in left), default=0)
-        put_off = [i for i in order[:frontier] if i in left]
+        order = np.array(self._permutation())
+        left = np.isin(order, self.left)
+        frontier = int(np.flatnonzero(~left)[-1]) + 1 if not left.all() else 0
+        put_off = order[:frontier][left[:frontier]].tolist()
         return {"epoch": self.epoch, "frontier": frontier, "put_off": put_off, "fingerprint": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         check_fingerprint(f"prompts of source '{self.source}'", state["fingerprint"], self.fingerprint)
         self.epoch = int(state["epoch"])
-        self.left = [*state["put_off"], *self._permutation()[int(state["frontier"]) :]]
+        self.left = array("q", state["put_off"]) + self._permutation()[int(state["frontier"]) :]
 
 
 def too_few(source: str, has: int, needs: int) -> DatasetError:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.data.config import builder_of
 from rlhf_core.plugins.component import Config
 from rlhf_core.plugins.entry_points import entries_of
 from rlhf_core.plugins.slots import component
 from rlhf_core.types.errors import ConfigError
+
+TABLE = re.compile(r"\.(csv|tsv|txt|arrow|json|jsonl|parquet)(\.gz)?$", re.IGNORECASE)
+"""Names of files that the data set ``hub`` reads."""
 
 
 def section_keys() -> tuple[str, ...]:
@@ -167,6 +169,6 @@ def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     if name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")):
         return {**options, "name": "parquet" if name.endswith(".parquet") else "jsonl", "path": name}
     installed = any(name in (entry.name, entry.qualified) for entry in entries_of("rlhf.dataset"))
-    if not installed and ("/" in name or builder_of(Path(name)) or os.path.exists(os.path.expanduser(name))):
+    if not installed and ("/" in name or TABLE.search(name) or os.path.exists(os.path.expanduser(name))):
         return {**options, "name": "hub", "path": name}
     return options

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
+from itertools import repeat
 from pathlib import PurePath
 from typing import Any
 
@@ -22,6 +24,7 @@ from rlhf_core.plugins.contracts import UNORDERED, check_rows
 from rlhf_core.plugins.protocols import DatasetSource
 from rlhf_core.plugins.registry import check_component
 from rlhf_core.types.errors import DatasetError
+from rlhf_core.types.frozen import Lazy
 from rlhf_core.types.messages import VARIABLES, Message, content_of, message_text
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
@@ -41,55 +44,69 @@ class Source:
             self.component: DatasetSource = settings.source.build(ctx)
         check_component("dataset", self.component, self.component_label)
         self.reader = RowReader(self.label, settings.columns)
-        self._read: dict[tuple[str, str], list[RawRow]] = {}
-        self._keys: dict[tuple[str, int], str] = {}
+        self._read: dict[tuple[str, str], Lazy[RawRow]] = {}
+        self._held_out_flags: dict[str, bytes] = {}
+        """Of each row, by kind, of a source that has no held-out split."""
+        self._keys: dict[str, array[int]] = {}
         self._files = cache(self._file)
 
     def records(
         self, kind: str, split: str, counts: Counter[str], heldout_keys: Set[str] | None = None
-    ) -> list[RawRow]:
+    ) -> Sequence[RawRow]:
         """Rows of ``train`` or ``heldout``; set aside by ``heldout_by`` where the source has no held-out split. Rows
         beyond ``dataset.limit``, and training rows that are held out elsewhere, are added to ``counts``. Rows of
         ``dataset.heldout`` (``heldout_keys``) take the place of this source's own.
         """
         if heldout_keys is not None:
-            rows = [] if split == "heldout" else self._all(kind, "train")
-            train_rows = [r for r in rows if self.key(r) not in heldout_keys]
-            counts += Counter({"train_rows_held_out": len(rows) - len(train_rows)})
-            rows = train_rows
+            every = self._all(kind, "train").only(repeat(split == "train"))
+            rows = every.only(self.key(row) not in heldout_keys for row in every)
+            counts += Counter({"train_rows_held_out": len(every) - len(rows)})
         elif self._all(kind, "heldout"):
             rows = self._all(kind, split)
         else:
-            rows = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
+            rows = self._all(kind, "train")
+            if kind not in self._held_out_flags:
+                self._held_out_flags[kind] = bytes(map(self._held_out, rows))
+            rows = rows.only(flag == (split == "heldout") for flag in self._held_out_flags[kind])
         self.reader.check_columns(rows)
         counts += Counter({"rows_left_out_by_where": getattr(self.component, "left_out", lambda _: 0)(split)})
         limit = self.shared.limit
         if limit is not None and len(rows) > limit:
             counts["rows_beyond_limit"] += len(rows) - limit
-        return rows[:limit]
+            rows = rows[:limit]
+        return rows
 
-    def all_records(self, kind: str) -> list[RawRow]:
+    def all_records(self, kind: str) -> Sequence[RawRow]:
         """Every row: of the source's held-out split if it has one, otherwise of all it has."""
         rows = self._all(kind, "heldout") or self._all(kind, "train")
         self.reader.check_columns(rows)
         return rows
 
-    def _all(self, kind: str, split: str) -> list[RawRow]:
+    def _all(self, kind: str, split: str) -> Lazy[RawRow]:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
             with component_errors(self.component_label, f"{kind}({split!r})"):
                 answer = read(split)
-                rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
-            row_number = getattr(self.component, "row_number", lambda _, n: n)
-            self._read[kind, split] = records = list[RawRow]()
-            for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
-                where = self.where(split, n)
-                if not isinstance(answer, CheckedRows) and (flaw := flaw_of(row)):
-                    refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
-                else:
-                    records.append(RawRow(row, row_number(split, n), where, split))
+                as_it_is = isinstance(answer, (CheckedRows, *UNORDERED)) or not isinstance(answer, Iterable)
+                rows: Any = answer if as_it_is else list(answer)
+            if isinstance(rows, CheckedRows) and not hasattr(self.component, "row_number"):
+                records = Lazy(lambda n: RawRow(rows[n], n, self.where(split, n), split), range(len(rows)))
+            else:
+                made = list(self._sound(rows, kind, split))
+                records = Lazy(made.__getitem__, range(len(made)))
+            self._read[kind, split] = records
         return self._read[kind, split]
+
+    def _sound(self, rows: Any, kind: str, split: str) -> Iterator[RawRow]:
+        """The rows without a flaw; their numbers and places are what the component says now."""
+        row_number = getattr(self.component, "row_number", lambda _, n: n)
+        for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
+            where = self.where(split, n)
+            if flaw := flaw_of(row):
+                refuse_row(DatasetError(f"{where}: {flaw}", fix="correct or remove the row"))
+            else:
+                yield RawRow(row, row_number(split, n), where, split)
 
     def where(self, split: str, number: int) -> str:
         """Place of a row that was read, for messages. Example: ``prompts.jsonl, line 17``"""
@@ -110,13 +127,19 @@ class Source:
 
     def key(self, record: RawRow) -> str:
         """Hash of what a row asks; without the template around it where the component has ``question()``."""
-        row = record.split, record.number
-        if row not in self._keys:
-            question = getattr(self.component, "question", None)
+        if hasattr(self.component, "row_number"):  # the numbers of a larger file
+            return self._key(record)
+        keys, number = self._keys.setdefault(record.split, array("Q")), record.number
+        keys.extend(repeat(0, number + 1 - len(keys)))
+        keys[number] = keys[number] or int(self._key(record) or "0", 16)
+        return f"{keys[number]:016x}" if keys[number] else ""
+
+    def _key(self, record: RawRow) -> str:
+        question_text = None
+        if callable(question := getattr(self.component, "question", None)):
             with component_errors(self.component_label, "question()"):
-                question_text = str(question(*row)) if callable(question) else None
-            self._keys[row] = row_key(self.reader, record, question_text)
-        return self._keys[row]
+                question_text = str(question(record.split, record.number))
+        return row_key(self.reader, record, question_text)
 
     def conversation(self, messages: tuple[Message, ...], record: RawRow) -> tuple[Message, ...]:
         """Apply prompt template and system prompt; a row without a prompt is refused."""

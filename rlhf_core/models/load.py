@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_core.data.hub import hub_reachable
 from rlhf_core.data.manifest import verify_files
 from rlhf_core.models.chat_templates import set_template
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.gradient_checkpointing import wake_checkpointing
 from rlhf_core.models.modality import MODALITY_FILE, attach_modality, modality_of
 from rlhf_core.models.paths import FORMS, near_names
-from rlhf_core.models.sources import TOKENIZER_FILES, Source, local_copy, resolve_model
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, hub_reachable, local_copy, resolve_model
 from rlhf_core.types.errors import ModelError, error_line, error_text
 
 log = logging.getLogger("rlhf.models")

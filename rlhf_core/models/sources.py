@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,28 @@ def local_copy(model: str, options: Mapping[str, Any]) -> Path:
     return Path(
         snapshot_download(model, revision=options.get("revision"), local_files_only=offline, allow_patterns=files)
     )
+
+
+WAIT_S = 5.0
+"""Until the hub counts as out of reach."""
+
+
+def hub_reachable() -> bool:
+    """False where nothing answers or ``HF_HUB_OFFLINE`` is set: libraries would ask for 23 seconds a file."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
+
+
+@cache
+def _answers(address: str) -> bool:
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(address, timeout=WAIT_S)
+    except Exception:  # of whichever HTTP library is below; whatever it is, nobody answered
+        return False
+    return True
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from rlhf_core.training.weight_sync import (
     trained_names,
     weights_to_sample,
 )
+from rlhf_core.types.frozen import Lazy
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,12 @@ class PartsBuilder:
     ) -> PolicyEvaluator:
         """Held-out prompts and, on rank 0, the benchmarks."""
         config, inputs, ctx = self.config, self.inputs, self.ctx
+        of_held = copy(inputs.prompts)  # schedules change how training prompts are written, not these
+        held = Lazy(lambda n: of_held.groups([inputs.held[n]], 1)[0], range(len(inputs.held)))
         chosen = ctx.config.benchmarks if self.strategy.rank == 0 else ()
         sampling = (config.eval_sampling or config.sampling).params()
         return PolicyEvaluator(
-            *(generator, rewards, inputs.datasets, inputs.prompts.groups(inputs.held, 1), sampling),
+            *(generator, rewards, inputs.datasets, held, sampling),
             [self.session.components.build("benchmark", benchmark, ctx) for benchmark in chosen],
             whole_weights,
             self.session,

@@ -71,7 +71,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     )
 
 
-def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[list[Prompt], list[Prompt]]:
+def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
     """(Train, held-out), the curriculum applied."""
     train, held = datasets.prompts("train"), datasets.prompts("heldout")
     settings = datasets.settings
@@ -84,13 +84,13 @@ def _split_prompts(datasets: Datasets, ctx: BuildContext) -> tuple[list[Prompt],
 
 
 def _fitting(
-    prompts: list[Prompt],
+    prompts: Sequence[Prompt],
     formatter: Formatter,
     config: RolloutTrainerConfig,
     datasets: Datasets,
     policy: LoadedModel,
     setting: str,
-) -> list[Prompt]:
+) -> Sequence[Prompt]:
     """The prompts that leave room for what is sampled from them, by ``sampling`` or ``eval_sampling``."""
     sampling = getattr(config, setting) or config.sampling
     name = setting if sampling is not config.sampling else "sampling"
@@ -111,7 +111,7 @@ def _fitting(
     return fitting
 
 
-def _prompt_order(train: list[Prompt], datasets: Datasets, seed: int) -> PromptOrder:
+def _prompt_order(train: Sequence[Prompt], datasets: Datasets, seed: int) -> PromptOrder:
     settings = datasets.settings
     shuffle = settings.shuffle and (settings.curriculum is None or settings.curriculum.order == "none")
     if settings.difficulty is None:

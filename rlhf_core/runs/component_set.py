@@ -31,10 +31,10 @@ class RowRecorder:
 
     def __call__(self, datasets: Datasets) -> None:
         """Write what was read so far, once the run's folder is there."""
-        self.rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
+        rows = self.rows = {split: sorted(datasets.content_keys(split)) for split in ("train", "heldout")}
         self.write()
-        self._compare(set(self.rows["train"]), set(self.rows["heldout"]))
-        _, warning = trained_on(self.model, self.rows["heldout"])
+        self._compare(set(rows["train"]), set(rows["heldout"]))
+        _, warning = trained_on(self.model, rows["heldout"])
         if warning and not self.warned:
             self.warned = True
             log.warning("%s; its figures on held-out rows are too good", warning)
@@ -54,6 +54,7 @@ class RowRecorder:
         """Write the rows if the run has begun; a trainer reads its data before its folder is made."""
         if self.rows and (self.run / "plan.json").exists():
             write_json(self.run / FILE, self.rows)
+            self.rows = {}
 
 
 class BuiltComponent(NamedTuple):

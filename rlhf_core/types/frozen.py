@@ -1,18 +1,26 @@
-"""Values that cannot be changed: what hooks see, and what prompts, rollouts and scores hold."""
+"""Values that cannot be changed: what hooks see, and what prompts, rollouts and scores hold. Sequences of many of them
+that take little memory.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import enum
+import pickle
 import sys
-from collections.abc import Mapping, Set
+import zlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import compress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 if TYPE_CHECKING:
     import numpy as np
 
+T = TypeVar("T")
 V = TypeVar("V")
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 """Types whose values cannot change."""
@@ -94,17 +102,86 @@ def _frozen(value: Any) -> Any:
         return repr(value)
 
 
-def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def frozen_array(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy over immutable bytes; the array itself if it is one already."""
     import numpy as np
 
-    base: Any = array
+    base: Any = values
     while isinstance(base, np.ndarray):
         base = base.base
     if isinstance(base, bytes):
-        return array
-    if array.dtype.hasobject or not array.size:
-        copied = array.copy()
+        return values
+    if values.dtype.hasobject or not values.size:
+        copied = values.copy()
         copied.flags.writeable = False
         return copied
-    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+    return np.frombuffer(values.tobytes(), values.dtype).reshape(values.shape)
+
+
+TOGETHER = 64
+"""Rows that are compressed at once."""
+KEPT = 8
+"""Blocks that stay unpacked: of as many sources, whose rows take turns."""
+
+
+class Lazy(Sequence[T]):
+    """``make(number)`` of each number, made whenever asked for; a slice is a list. Equal to a list of the same."""
+
+    def __init__(self, make: Callable[[int], T], numbers: Iterable[int]) -> None:
+        self.make, self.numbers = make, numbers if isinstance(numbers, range) else array("q", numbers)
+
+    def only(self, wanted: Iterable[object]) -> Lazy[T]:
+        """Those for which ``wanted`` has something true."""
+        return Lazy(self.make, compress(self.numbers, wanted))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.make, self.numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = self.numbers[index]
+        return list(map(self.make, chosen)) if isinstance(index, slice) else self.make(chosen)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
+class Packed(Lazy[T]):
+    """Values that do not change, as compressed pickles; a prompt of 75 characters takes about 27 bytes."""
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        self._blocks, self._last, self.numbers = list[bytes | list[T]](), list[T](), range(0)
+        self._kept = OrderedDict[int, list[T]]()
+        for value in values:
+            self.append(value)
+
+    def append(self, value: T) -> None:
+        """Add a value at the end."""
+        self._last.append(value)
+        self.numbers = range(len(self.numbers) + 1)
+        if len(self._last) == TOGETHER:
+            self._blocks.append(_compressed(self._last))
+            self._last = []
+
+    def make(self, number: int) -> T:
+        """The value of a number; the last few blocks that were asked for stay unpacked."""
+        block, place = divmod(number, TOGETHER)
+        if block == len(self._blocks):
+            return self._last[place]
+        if (unpacked := self._kept.get(block)) is None:
+            packed = self._blocks[block]
+            unpacked = pickle.loads(zlib.decompress(packed)) if isinstance(packed, bytes) else packed
+            self._kept[block] = unpacked
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return unpacked[place]
+
+
+def _compressed(values: list[T]) -> bytes | list[T]:
+    """The values themselves where they cannot be pickled: nested too deeply, or of a class inside a function."""
+    try:
+        return zlib.compress(pickle.dumps(values), 1)
+    except Exception:  # of whatever the values' classes raise
+        return values

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from scripts.bench._work import LEARNING_RATE, Gate
 
@@ -111,7 +111,12 @@ def trl(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, A
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
-    from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.reward_config import RewardConfig
+    from trl.trainer.reward_trainer import RewardTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     rows = [
@@ -161,7 +166,7 @@ def trl(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, A
         processing_class=tokenizer,
         callbacks=[Steps()],
     )
-    tokens = learned(case, cast(Any, trainer.train_dataset))
+    tokens = learned(case, trainer.train_dataset)
     trainer.train()
 
 

@@ -29,6 +29,7 @@ TOPICS = tuple(
 INSIDE: Mapping[str, int] = {
     "rlhf-plugin-algorithms": 4,
     "rlhf-plugin-fsdp": 7,
+    "rlhf-plugin-hub": 3,
     "rlhf-plugin-native": 31,
     "rlhf-plugin-episodes": 16,
     "rlhf-plugin-launchers": 13,

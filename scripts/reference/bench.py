@@ -27,7 +27,7 @@ newer one, where two threads of oneDNN made 383 GFLOP/s and torch's 199, ours wa
 times as fast (commit d987ceb). On an Intel processor with AVX-512 others measured 2.0 to 2.25, 2.7, 1.9 and 2.05.
 The floor is the least time for a step's products at the better of the two speeds.
 
-| GRPO step | threads | times TRL's speed | seconds (ours, TRL) | peak MB | floor's share (rollout, update) | GFLOP/s | on |
+| GRPO step | threads | times TRL's speed | seconds (ours, TRL) | peak MB | share of floor | GFLOP/s | on |
 |---|---|---|---|---|---|---|---|
 """
 

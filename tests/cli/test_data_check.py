@@ -283,7 +283,7 @@ def test_rows_tokenized_together_are_as_long_as_one_by_one(model: str, data: st.
     text = st.one_of(st.text(max_size=20), st.lists(st.one_of(specials, st.text(max_size=5)), max_size=4).map("".join))
     asked = st.lists(text.map(lambda t: {"role": "user", "content": t}), min_size=1, max_size=1).map(tuple)
     replies = st.lists(text, max_size=3).map(tuple)
-    row = st.tuples(asked, replies).map(lambda parts: Item("row", "train", *parts))
+    row = st.tuples(asked, replies).map(lambda parts: Item("row", *parts))
     rows = data.draw(st.lists(row, max_size=8))
     measure = Measure.__new__(Measure)
     measure.formatter, measure.limit, measure.becomes, measure.why = formatter, 1 << 30, "", ""

@@ -192,7 +192,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(
 ) -> None:
     import socket
 
-    from rlhf_core.data import hub
+    from rlhf_core.models import sources as hub
 
     asked: list[object] = []
 

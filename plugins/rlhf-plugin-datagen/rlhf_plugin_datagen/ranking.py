@@ -67,7 +67,7 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     emit_json(result) if as_json else show(result)
 
 
-def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Prompt]:
+def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> Sequence[Prompt]:
     every = datasets.prompts("train")
     prompts = every[skip : None if count is None else skip + count]
     if not prompts:

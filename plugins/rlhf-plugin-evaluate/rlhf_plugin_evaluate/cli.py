@@ -126,7 +126,9 @@ def policies(
     show(result, plan, out, as_json)
 
 
-def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_config: Any) -> tuple[Any, list[Prompt]]:
+def prepare(
+    registry: Registry, plan: Comparison, reward_config: Any, judge_config: Any
+) -> tuple[Any, Sequence[Prompt]]:
     """(what components are built with, prompts), once everything is checked that can be before anything is written."""
     from rlhf_core.cli import context_of
     from rlhf_core.models import ModelConfig

@@ -95,7 +95,7 @@ def reward_of(registry: Registry, folder: str | None, name: str | None, settings
     return chosen_reward(registry, folder, name, settings)
 
 
-def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
+def prompts_of(datasets: Datasets, split: str, count: int) -> Sequence[Prompt]:
     """The first ``count`` prompts of a split, sources by their weight."""
     rows = datasets.prompts(split)
     if not rows:

@@ -63,7 +63,8 @@ class DifficultyWalk(SourceWalk):
 
     def next(self, batch: Mapping[str, Prompt]) -> Prompt:
         """The next prompt that is not in the batch."""
-        at = next((i for i in self.left if self.prompts[i].id not in batch), None)
+        taken = {self.index.get(name) for name in batch}
+        at = next((i for i in self.left if i not in taken), None)
         if at is not None:
             self.left.remove(at)
         else:

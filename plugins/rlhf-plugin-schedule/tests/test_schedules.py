@@ -110,6 +110,15 @@ def test_examples_before_the_prompts_grow_fewer(tmp_path: Path) -> None:
         {len(row["prompt_ids"]) for row in traced if row["step"] == n and "prompt_ids" in row} for n in (1, 2, 3)
     ]
     assert min(lengths[0]) > max(lengths[1]) > max(lengths[2]), lengths
+    train(tmp_path / "without", 1, [], **{"trainer.eval_samples": 2})
+    first = [
+        {key: value for key, value in row.items() if key.startswith("eval/")}
+        for name in ("run", "without")
+        for row in read_jsonl(tmp_path / name / "metrics.jsonl")
+        if row["step"] == 0
+    ]
+    assert len(first) == 2
+    assert first[0] == first[1] != {}, "held-out prompts have no examples before them"
 
 
 def test_evaluations_keep_what_the_configuration_says(tmp_path: Path) -> None:

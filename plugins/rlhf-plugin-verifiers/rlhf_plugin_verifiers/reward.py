@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.data import DatasetError, Datasets
+from rlhf_core.data import DatasetError, Datasets, Prompt
 from rlhf_core.data.completions import SampledPrompts
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
@@ -73,31 +73,37 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
         return
     datasets = Datasets.of(ctx)
     source_rewards = datasets.own_rewards()
-    checked_prompts = [
-        p
-        for split in ("train", "heldout")
-        for p in datasets.prompts(split)
-        if source_rewards.get(p.source, ctx.config.reward) is config
-    ]
+    splits = [datasets.prompts(split) for split in ("train", "heldout")]
+
+    def rewarded() -> Iterator[Prompt]:
+        return (p for rows in splits for p in rows if source_rewards.get(p.source, ctx.config.reward) is config)
+
+    optional = False
     sampled = getattr(ctx.config, "trainer", None) is not None  # completions that exist already have their form
     if getattr(config.verifier, "needs_answer", False):
-        answered = {p.source for p in checked_prompts if p.answer is not None}
-        for source in dict.fromkeys(p.source for p in checked_prompts):
-            if source not in answered:
+        answered: dict[str, bool] = {}
+        for p in rewarded():
+            answered[p.source] = answered.get(p.source, False) or p.answer is not None
+        for source, has_answers in answered.items():
+            if not has_answers:
                 raise DatasetError(
                     f"dataset '{source}' has no reference answers",
                     why=f"verifier '{config.verifier.name}' compares with them",
                     fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
                 )
-        if not sampled and not isinstance(datasets, SampledPrompts):  # a measurement of pairs, which has --max-missing
-            checked_prompts = [p for p in checked_prompts if p.answer is not None]
-    refused = [(p, why) for p in checked_prompts if (why := config.check_prompt(p, sampled=sampled)) is not None]
+        optional = not sampled and not isinstance(datasets, SampledPrompts)  # pairs, measured with --max-missing
+    checked, refused = 0, list[tuple[str, str]]()
+    for p in rewarded():
+        if not optional or p.answer is not None:
+            checked += 1
+            if (why := config.check_prompt(p, sampled=sampled)) is not None:
+                refused.append((p.id, why))
     if refused:
-        prompt, why = refused[0]
+        name, why = refused[0]
         raise DatasetError(
             f"verifier '{config.verifier.name}' can judge no completion of a prompt",
             why=why,
-            where=f"{datasets.where(prompt.id)} ({len(refused)} of {len(checked_prompts)} prompts)",
+            where=f"{datasets.where(name)} ({len(refused)} of {checked} prompts)",
             fix="correct or remove the row, or map dataset.columns; ask for the form (dataset.prompt=r1_zero where the "
             "data set has it, dataset.prompt_template, dataset.system_prompt); or choose another verifier",
         )

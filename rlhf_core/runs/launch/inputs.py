@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from rlhf_core.config.run import RunConfig
-from rlhf_core.data.hub import WAIT_S, hub_reachable
 from rlhf_core.data.manifest import digests, files_read
 from rlhf_core.models.modality import embedded_model
 from rlhf_core.models.paths import model_folder
-from rlhf_core.models.sources import resolve_model
+from rlhf_core.models.sources import WAIT_S, hub_reachable, resolve_model
 from rlhf_core.plugins.component import Config, updated
 from rlhf_core.types.errors import ModelError, RunDirError, bullets
 

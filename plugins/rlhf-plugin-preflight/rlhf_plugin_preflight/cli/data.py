@@ -115,4 +115,4 @@ def _prompts(section: dict[str, Any], ctx: BuildContext) -> list[Item]:
 
     datasets = context_of(ctx.registry, dataset={"heldout_fraction": 0, **section}).datasets
     rows = [*datasets.prompts("train"), *datasets.prompts("heldout")]
-    return [Item(datasets.where(row.id), "train", row.messages, (), (), row.tools) for row in rows]
+    return [Item(datasets.where(row.id), row.messages, (), (), row.tools) for row in rows]

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.data import Datasets
 from rlhf_core.models import ModelError
 from rlhf_plugin_preflight.datacheck.contamination import examine_contamination
 from rlhf_plugin_preflight.datacheck.duplicates import examine_duplicates
-from rlhf_plugin_preflight.datacheck.items import Item, Reading, read_items
+from rlhf_plugin_preflight.datacheck.items import CheckedRows, Item, Reading, RecordedRow, RecordedRows, read_items
 from rlhf_plugin_preflight.datacheck.lengths import Measure
 
 READERS = ("rows", "pairs", "demonstrations")
-
-
-@cache
-def with_name(names: frozenset[str], name: str) -> frozenset[str]:
-    """A set of names with one more; one object, however many rows have it."""
-    return names | {name}
-
-
-class RecordedRow(dict[str, Any]):
-    """A row that notes the names of the columns whose values are asked for."""
-
-    __slots__ = ("used",)
-
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        super().__init__(row)
-        self.used: frozenset[str] = frozenset()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if dict.__contains__(self, key) else default
-
-    def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
-        if value is not None and key not in self.used:
-            self.used = with_name(self.used, key)
-        return value
 
 
 class RecordingSource:
@@ -49,17 +23,18 @@ class RecordingSource:
 
     def __init__(self, component: Any) -> None:
         self.component = component
-        self.rows_read: list[tuple[str, int, RecordedRow]] = []
-        """Split, place in it from 0, and row."""
+        self.rows_read: list[tuple[str, RecordedRows]] = []
+        """Split, and its rows."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.component, name)
         return (lambda split: self._recorded(split, value(split))) if name in READERS else value
 
-    def _recorded(self, split: str, rows: Sequence[Mapping[str, Any]]) -> list[RecordedRow]:
-        recorded = [RecordedRow(row) for row in rows]
-        self.rows_read += [(split, number, row) for number, row in enumerate(recorded)]
-        return recorded
+    def _recorded(self, split: str, rows: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        checked = isinstance(rows, CheckedRows)
+        recorded = RecordedRows(rows if checked else list(rows))
+        self.rows_read.append((split, recorded))
+        return recorded if checked else list(recorded)
 
 
 def form_of(row: RecordedRow, columns: Mapping[str, str]) -> str:
@@ -90,16 +65,23 @@ def _prompt_form(name: str, value: Any) -> str:
     return "messages" if turns else name
 
 
-def columns_of(rows: Sequence[RecordedRow]) -> tuple[dict[str, int], dict[str, int]]:
-    """Column -> rows that have a value in it: those that were read, and the others."""
-    used: Counter[str] = Counter()
-    other: Counter[str] = Counter()
-    for row in rows:
+class Columns(NamedTuple):
+    """Counts of some rows: by form, and by columns with a value, those that were read and the others."""
+
+    forms: Counter[str]
+    used: Counter[str]
+    left: dict[str, int]
+
+
+def columns_of(rows: Iterable[tuple[Any, RecordedRow]]) -> Columns:
+    """Look at rows, each with its source."""
+    forms, used, other = Counter[str](), Counter[str](), Counter[str]()
+    for source, row in rows:
+        forms[form_of(row, source.settings.columns)] += 1
         for name, value in dict.items(row):
             if value is not None:
                 (used if name in row.used else other)[name] += 1
-    left = {name: count for name, count in other.items() if name not in used}
-    return dict(used), left
+    return Columns(forms, used, {name: count for name, count in other.items() if name not in used})
 
 
 class Benchmark:
@@ -125,38 +107,29 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]
     reading = read_items(datasets, ctx)
-    listed = {item.where for item in reading.items} | {where for where, _, _ in datasets.dropped}
-    listed |= {error.where for error in reading.broken}
-    looked_at = [
-        (source, row)
-        for source, recorder in zip(datasets.sources, recorders)
-        for split, number, row in recorder.rows_read
-        if source.where(split, number) in listed
-    ]
-    rows = [row for _, row in looked_at]
-    forms = Counter(form_of(row, source.settings.columns) for source, row in looked_at)
+    columns = columns_of(_looked_at(datasets, recorders, reading))
     refused: list[tuple[Item, ModelError]] = []
     lengths = {
         split: summary
-        for split in ("train", "heldout")
-        if (summary := measure.lengths([i for i in reading.items if i.split == split], refused).summary())
+        for split, items in (("train", reading.train), ("heldout", reading.heldout))
+        if (summary := measure.lengths(items, refused).summary())
     }
     broken = [_broken_row(error) for error in reading.broken]
     return {
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
         "algorithm": ctx.config.trainer.name,
         "reads": reading.kind,
-        "rows": sum(len(recorder.rows_read) for recorder in recorders),
-        "train": sum(item.split == "train" for item in reading.items),
-        "heldout": sum(item.split == "heldout" for item in reading.items),
-        "forms": dict(forms.most_common()),
-        "columns": _columns(rows, reading),
+        "rows": sum(len(rows) for recorder in recorders for _, rows in recorder.rows_read),
+        "train": len(reading.train),
+        "heldout": len(reading.heldout),
+        "forms": dict(columns.forms.most_common()),
+        "columns": _columns(columns, reading),
         "broken": broken + [{**_broken_row(error), "where": item.where} for item, error in refused],
         "counts": dict(datasets.counts),
         "dropped": [{"where": w, "reason": reason, "text": text} for w, reason, text in datasets.dropped],
         "lengths": lengths,
-        "duplicates": examine_duplicates(reading.items),
-        "contamination": [examine_contamination(reading.items, b.items, ngram, b.name) for b in benchmarks],
+        "duplicates": examine_duplicates(reading.train, list(reading.heldout)),
+        "contamination": [examine_contamination(reading.train, b.items, ngram, b.name) for b in benchmarks],
     }
 
 
@@ -166,10 +139,31 @@ def recorded(source: Any) -> RecordingSource:
     return source.component
 
 
-def _columns(rows: Sequence[RecordedRow], reading: Reading) -> dict[str, Any]:
-    used, left = columns_of(rows)
+def _looked_at(
+    datasets: Datasets, recorders: Sequence[RecordingSource], reading: Reading
+) -> Iterator[tuple[Any, RecordedRow]]:
+    """The rows that were looked at, each with its source: not those beyond a limit."""
+    rows_read = [
+        (s, split, rows) for s, recorder in zip(datasets.sources, recorders) for split, rows in recorder.rows_read
+    ]
+    count = len(reading.train) + len(reading.heldout) + len(datasets.dropped)
+    one_each = datasets.heldout is None and reading.kind != "unpaired" and not reading.broken
+    every_row = one_each and count == sum(len(rows) for _, _, rows in rows_read)
+    places: set[str] = set()
+    if not every_row:
+        places = {item.where for items in (reading.train, reading.heldout) for item in items}
+        places.update(where for where, _, _ in datasets.dropped)
+        places.update(error.where for error in reading.broken)
+    for source, split, rows in rows_read:
+        for number in rows.numbers:
+            if every_row or source.where(split, number) in places:
+                yield source, rows.make(number)
+
+
+def _columns(columns: Columns, reading: Reading) -> dict[str, Any]:
     carried = reading.kind == "prompts"
-    return {"read": used, "carried": left if carried else {}, "ignored": {} if carried else left}
+    left = columns.left
+    return {"read": dict(columns.used), "carried": left if carried else {}, "ignored": {} if carried else left}
 
 
 def _broken_row(error: RlhfError) -> dict[str, str]:

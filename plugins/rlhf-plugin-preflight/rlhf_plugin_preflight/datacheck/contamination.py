@@ -58,7 +58,7 @@ def matches(index: Index, row: Item) -> dict[int, tuple[float, tuple[str, ...]]]
 
 
 def examine_contamination(
-    items: Sequence[Item], benchmark: Sequence[Item], size: int, name: str = "benchmark"
+    train: Sequence[Item], benchmark: Sequence[Item], size: int, name: str = "benchmark"
 ) -> dict[str, Any]:
     """Compare training rows with a benchmark's prompts by n-grams of ``size`` words: 13 (Brown et al. 2020) or 8
     (Lambert et al. 2024, Tulu 3). JSON values: prompts that share one, prompts of which a row holds :data:`COVERED`,
@@ -66,7 +66,6 @@ def examine_contamination(
     index = index_of([item.question for item in benchmark], size)
     best: dict[int, Match] = {}
     rows = 0
-    train = [item for item in items if item.split == "train"]
     for number, row in enumerate(train):
         hits = matches(index, row)
         rows += bool(hits)

@@ -49,14 +49,16 @@ class Pair(NamedTuple):
     similarity: float
 
 
-def examine_duplicates(items: Sequence[Item]) -> dict[str, Any]:
+def examine_duplicates(train: Sequence[Item], heldout: Sequence[Item]) -> dict[str, Any]:
     """Exact and near duplicates among training rows (``rows``: beyond the first), and held-out rows in training."""
-    train = [item for item in items if item.split == "train"]
-    heldout = [item for item in items if item.split == "heldout"]
-    exact, distinct = groups(item.text for item in train)
-    keys = np.fromiter((int(content_key(item.prompt), 16) for item in train), dtype=np.uint64)
-    prompts, _ = groups(keys)
-    shingles = Shingles(item.text for item in train)
+    shingles, texts, content_keys = Shingles(), array("q"), array("Q")
+    for item in train:
+        texts.append(hash(text := item.text))
+        content_keys.append(int(content_key(item.prompt), 16))
+        shingles.extend([shingles_of(text)])
+    exact, distinct = groups(np.array(texts, dtype=np.int64))
+    keys = np.array(content_keys, dtype=np.uint64)
+    prompts, _ = groups(keys.view(np.int64))
     near = near_duplicates(shingles.some(distinct))
     both = list(_seen(heldout, train, keys))
     same = {id(item) for item, _ in both}
@@ -94,10 +96,10 @@ def _seen(heldout: Sequence[Item], train: Sequence[Item], keys: NDArray[np.uint6
 
 
 def groups(keys: Iterable[Any]) -> tuple[list[list[int]], list[int]]:
-    """(Indices of equal keys, in order, where there are several; the first index of each key), by 64-bit hashes: two
-    of a million texts are taken for equal once in 30 million data sets.
+    """(Indices of equal keys, in order, where there are several; the first index of each key), by 64-bit hashes, which
+    an array holds already: two of a million texts are taken for equal once in 30 million data sets.
     """
-    hashes = np.fromiter(map(hash, keys), dtype=np.int64)
+    hashes = keys if isinstance(keys, np.ndarray) else np.fromiter(map(hash, keys), dtype=np.int64)
     order = np.argsort(hashes, kind="stable")
     begins = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[:1]] - 1))
     ends = np.append(begins[1:], len(order))[: len(begins)]

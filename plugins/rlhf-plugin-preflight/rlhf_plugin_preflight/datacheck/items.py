@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext
@@ -15,17 +16,56 @@ from rlhf_core.data import (
     message_text,
 )
 from rlhf_core.data.conversations import Reply, replies
-from rlhf_core.data.files import collected_broken_rows, refuse_row
+from rlhf_core.data.files import CheckedRows, Packed, collected_broken_rows, refuse_row
 
 KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""
+
+
+@cache
+def with_name(names: frozenset[str], name: str) -> frozenset[str]:
+    """A set of names with one more; one object, however many rows have it."""
+    return names | {name}
+
+
+class RecordedRow(dict[str, Any]):
+    """A row that notes the names of the columns whose values are asked for, in ``used`` at its number."""
+
+    __slots__ = ("_number", "_used")
+
+    def __init__(self, row: Mapping[str, Any], used: list[frozenset[str]], number: int) -> None:
+        super().__init__(row)
+        self._used, self._number = used, number
+
+    @property
+    def used(self) -> frozenset[str]:
+        return self._used[self._number]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if dict.__contains__(self, key) else default
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if value is not None and key not in self.used:
+            self._used[self._number] = with_name(self.used, key)
+        return value
+
+
+class RecordedRows(CheckedRows):
+    """Rows as :class:`RecordedRow`, made whenever one is asked for."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.rows, self.numbers, self.used = rows, range(len(rows)), [frozenset[str]()] * len(rows)
+
+    def make(self, number: int) -> RecordedRow:
+        return RecordedRow(self.rows[number], self.used, number)
 
 
 class Item(NamedTuple):
     """One thing to train on, or held out."""
 
     where: str
-    split: str
     prompt: tuple[Message, ...]
     completions: tuple[str, ...]
     turns: tuple[Message | None, ...] = ()
@@ -46,7 +86,8 @@ class Item(NamedTuple):
 
 
 class Reading(NamedTuple):
-    items: list[Item]
+    train: Packed[Item]
+    heldout: Packed[Item]
     broken: list[DatasetError]
     kind: str
 
@@ -63,33 +104,34 @@ def kind_of(trainer: Any) -> str:
 def read_items(datasets: Datasets, ctx: BuildContext) -> Reading:
     """Read both splits as the trainer would; prompts go to the ``check_prompt`` of the reward that judges them, which
     training asks too, and to the trainer's ``check_row(prompt, where)``, which returns what is learned or None."""
-    kind = kind_of(ctx.config.trainer)
-    items: list[Item] = []
+    kind, items = kind_of(ctx.config.trainer), {"train": Packed[Item](), "heldout": Packed[Item]()}
     with collected_broken_rows() as broken:
-        for split in ("train", "heldout"):
+        for split, of_split in items.items():
             try:
                 rows = getattr(datasets, kind)(split)
             except DatasetError:
                 if not broken:
                     raise
                 break  # nothing is left because of the broken rows
-            if kind == "prompts":
-                items += _judgeable(rows, split, datasets, ctx)
-            else:
-                for row in rows:
-                    texts, turns = zip(*replies(row))
-                    turns = turns if any(turns) else ()
-                    items.append(Item(datasets.where(row.id), split, row.prompt, texts, turns, row.tools))
-    return Reading(items, broken, kind)
+            placed = zip(rows, datasets.places("rows" if kind == "prompts" else kind, split))
+            for item in _judgeable(placed, datasets, ctx) if kind == "prompts" else _answered(placed):
+                of_split.append(item)
+    return Reading(**items, broken=broken, kind=kind)
 
 
-def _judgeable(rows: Sequence[Prompt], split: str, datasets: Datasets, ctx: BuildContext) -> list[Item]:
+def _answered(rows: Iterable[tuple[Any, str]]) -> Iterator[Item]:
+    for row, where in rows:
+        texts, turns = zip(*replies(row))
+        turns = turns if any(turns) else ()
+        yield Item(where, row.prompt, texts, turns, row.tools)
+
+
+def _judgeable(rows: Iterable[tuple[Prompt, str]], datasets: Datasets, ctx: BuildContext) -> Iterator[Item]:
     """The rows that the trainer's own reader and the reward accept."""
     check_row = getattr(ctx.config.trainer, "check_row", None)
     source_rewards = datasets.own_rewards()
-    items: list[Item] = []
-    for row in rows:
-        reward, where = source_rewards.get(row.source, ctx.config.reward), datasets.where(row.id)
+    for row, where in rows:
+        reward = source_rewards.get(row.source, ctx.config.reward)
         check_prompt = getattr(reward, "check_prompt", None)
         try:
             completion = check_row(row, where) if check_row is not None else None
@@ -100,5 +142,4 @@ def _judgeable(rows: Sequence[Prompt], split: str, datasets: Datasets, ctx: Buil
             refuse_row(error)
         else:
             completions = () if completion is None else (completion,)
-            items.append(Item(where, split, row.messages, completions, (), row.tools))
-    return items
+            yield Item(where, row.messages, completions, (), row.tools)

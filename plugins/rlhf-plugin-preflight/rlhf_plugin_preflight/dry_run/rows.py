@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.config import BuildContext, RunConfig
-from rlhf_core.data import DatasetError, Datasets, PreferencePair, Prompt
-from rlhf_core.data.hub import hub_or_cache, hub_reachable
+from rlhf_core.data import Datasets, PreferencePair, Prompt
 from rlhf_core.models import ModelError
+from rlhf_core.models.sources import hub_reachable
 from rlhf_core.runs.launch.rows import remote_sources
 from rlhf_core.types.messages import Demonstration, UnpairedPreference
 
@@ -39,7 +38,7 @@ def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
     """Every row as the trainer would read it; None where it reads them in a way of its own, or they are at the hub."""
     remote = remote_sources(config)
     for source in remote:
-        check_hub_dataset(source)
+        getattr(source, "look_up", lambda: None)()
     feeds = getattr(config.trainer, "feeds", None)
     what = (
         "prompts"
@@ -59,29 +58,6 @@ def cause(error: Exception) -> str:
     """Type and first line of an error of another library."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-
-
-def check_hub_dataset(source: Any) -> None:
-    """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded."""
-    import datasets
-
-    path, subset = str(source.path), getattr(source, "subset", None)
-    try:
-        with hub_or_cache():
-            found = datasets.load_dataset_builder(path, subset, revision=getattr(source, "revision", None)).info.splits
-    except Exception as error:  # the hub fails in as many ways as there are networks
-        raise DatasetError(
-            f"dataset '{path}'{f' (subset {subset})' if subset else ''} cannot be found",
-            why=cause(error),
-            fix="check the path or the id; without a network, download it elsewhere and give its folder",
-        ) from error
-    for split in (getattr(source, "split", None), getattr(source, "heldout_split", None)):
-        if split is not None and found and split.split("[")[0] not in found:
-            raise DatasetError(
-                f"dataset '{path}' has no split '{split}'",
-                why=f"it has {', '.join(map(str, found))}",
-                fix="check dataset.split and dataset.heldout_split",
-            )
 
 
 def check_hub_model(path: str, where: str) -> None:

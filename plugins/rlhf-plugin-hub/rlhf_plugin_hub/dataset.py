@@ -6,50 +6,17 @@ import contextlib
 import csv
 import gzip
 from collections.abc import Generator, Mapping, Sequence
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.config import HubConfig, builder_of
-from rlhf_core.types.errors import DatasetError, did_you_mean, error_line
+from rlhf_core.config import did_you_mean
+from rlhf_core.data import DatasetError
+from rlhf_core.types.errors import error_line
+from rlhf_plugin_hub.dataset_config import HubConfig, builder_of
+from rlhf_plugin_hub.reach import hub_or_cache
 
-WAIT_S = 5.0
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` leaves in its folder."""
-
-
-def hub_reachable() -> bool:
-    """False where nothing answers or ``HF_HUB_OFFLINE`` is set: libraries would ask for 23 seconds a file."""
-    from huggingface_hub import constants
-
-    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
-
-
-@cache
-def _answers(address: str) -> bool:
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(address, timeout=WAIT_S)
-    except Exception:  # of whichever HTTP library is below; whatever it is, nobody answered
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def hub_or_cache() -> Generator[None, None, None]:
-    """Let ``datasets`` take what lies in its cache where the hub does not answer, and not ask it again and again."""
-    modules: list[Any] = [import_module(name) for name in ("huggingface_hub.constants", "datasets.config")]
-    flags = [(module, module.HF_HUB_OFFLINE) for module in modules]
-    silent = not hub_reachable()
-    for module, was in flags:
-        module.HF_HUB_OFFLINE = was or silent
-    try:
-        yield
-    finally:
-        for module, was in flags:
-            module.HF_HUB_OFFLINE = was
 
 
 class HubSource:
