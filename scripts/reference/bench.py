@@ -25,7 +25,8 @@ torch multiplies float32 matrices with MKL, which uses 512-bit vectors on Intel'
 with AVX-512 we multiply with oneDNN and TRL does not. On an AMD EPYC of family 25, model 17 that gains a tenth; on a
 newer one, where two threads of oneDNN made 383 GFLOP/s and torch's 199, ours was 3.8 (a), 4.2 (b), 3.1 (c) and 2.5 (d)
 times as fast (commit d987ceb). On an Intel processor with AVX-512 others measured 2.0 to 2.25, 2.7, 1.9 and 2.05.
-The floor is the least time for a step's products at the better of the two speeds.
+The floor is the least time for a step's products at the better of the two speeds; its shares are those of the rollout
+and the update, GFLOP/s those of torch and oneDNN (bfloat16: torch).
 
 | GRPO step | threads | times TRL's speed | seconds (ours, TRL) | peak MB | share of floor | GFLOP/s | on |
 |---|---|---|---|---|---|---|---|
