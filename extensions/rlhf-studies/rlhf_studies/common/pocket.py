@@ -88,11 +88,11 @@ def rank_with_gold(reward: Mapping[str, Any], answers: Sequence[Answer]) -> floa
     return spearman(np.array(scores), np.array([answer.gold for answer in answers]))
 
 
-def pairs_of(dataset: Mapping[str, Any], seed: int) -> dict[str, Sequence[PreferencePair]]:
+def pairs_of(dataset: Mapping[str, Any], seed: int) -> dict[str, list[PreferencePair]]:
     """Training and held-out pairs of a run's dataset section."""
     settings = dict(dataset)
     data = open_datasets(open_registry(), settings.pop("name"), seed, **settings)
-    return {split: data.pairs(split) for split in ("train", "heldout")}
+    return {split: list(data.pairs(split)) for split in ("train", "heldout")}
 
 
 def write_pairs(file: Path, pairs: Iterable[PreferencePair]) -> Path:
