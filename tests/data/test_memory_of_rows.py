@@ -26,6 +26,7 @@ from scripts.bench._big_inputs import write_prompts
 ROWS = 20_000
 
 
+@pytest.mark.slow
 def test_a_row_takes_few_bytes(tmp_path: Path) -> None:
     write_prompts(tmp_path / "prompts.jsonl", ROWS)
     registry = open_registry()

@@ -58,6 +58,7 @@ def test_silence_flatness_and_voicing() -> None:
     assert measure(noise)["spectral_centroid"] == pytest.approx(4000, rel=0.03)
 
 
+@pytest.mark.slow
 def test_dynamics_and_rate_follow_the_syllables() -> None:
     syllables = 0.1 + 0.9 * np.square(np.sin(np.pi * 4 * TIME))  # four a second, 20 dB deep
     spoken = clip_of(voice(140.0).samples * syllables.astype(np.float32), RATE)

@@ -69,6 +69,7 @@ def test_a_vllm_that_does_not_import_is_refused_with_its_reason(
     assert "libcudart.so.13" in caught.value.why
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_a_run_without_vllm_ends_before_a_model_is_looked_for(tmp_path: Path) -> None:
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--model", "/no/such/model"]
