@@ -107,7 +107,7 @@ def done(gate: Gate, tokens: float, sequences: int) -> None:
 
 
 def trl(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, Any]) -> None:
-    """TRL's trainer of the case; what would slow it down without being part of the work is off."""
+    """TRL's trainer of the case."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
@@ -117,6 +117,8 @@ def trl(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, A
     from trl.trainer.reward_trainer import RewardTrainer
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
+
+    from scripts.bench._trl import QUIET
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     rows = [
@@ -134,20 +136,12 @@ def trl(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, A
     given = {"max_length": 1024, "per_device_train_batch_size": 4, **options}
     config = config_class(
         output_dir=str(folder),
-        use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
         gradient_accumulation_steps=PAIRS // given["per_device_train_batch_size"],
         learning_rate=LEARNING_RATE,
         num_train_epochs=STEPS,
-        lr_scheduler_type="constant",
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-        seed=0,
+        **QUIET,
         **given,
     )
     auto = AutoModelForSequenceClassification if case == "reward_model" else AutoModelForCausalLM

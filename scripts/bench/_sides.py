@@ -86,7 +86,7 @@ class Side:
             "seconds": [round(s["seconds"], 2) for s in self.steps],
             "median_cpu_seconds": self.median("cpu_seconds"),
             "parts_median_seconds": parts,
-            "tokens_per_second": {k: round(tokens / v, 1) for k, v in parts.items()},
+            **({"tokens_per_second": {k: round(tokens / v, 1) for k, v in parts.items()}} if tokens else {}),
             "peak_rss_mb": round(max(s["peak_rss_mb"] for s in self.steps)),
             "tokens_generated": sorted({int(s["tokens_generated"]) for s in self.steps}),
             "tokens_trained": sorted({int(s["tokens_trained"]) for s in self.steps}),

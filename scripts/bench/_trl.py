@@ -34,6 +34,19 @@ from scripts.bench._work import (
     work_of,
 )
 
+QUIET: dict[str, Any] = {
+    "use_cpu": not torch.cuda.is_available(),
+    "lr_scheduler_type": "constant",
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+    "seed": 0,
+}
+"""What would slow a trainer of TRL down without being part of the work is off."""
+
 
 class Lengths(LogitsProcessor):
     """Ends every row after the given number of tokens, the end itself included."""
@@ -132,7 +145,6 @@ def config_of(work: Work | ToolWork, folder: str, steps: int) -> GRPOConfig:
     plain = isinstance(work, Work)
     return GRPOConfig(
         output_dir=folder,
-        use_cpu=not torch.cuda.is_available(),
         bf16=plain and work.dtype == "bfloat16",
         gradient_checkpointing=plain and "trl" in work.checkpointed,
         model_init_kwargs={"dtype": "float32"},
@@ -146,16 +158,9 @@ def config_of(work: Work | ToolWork, folder: str, steps: int) -> GRPOConfig:
         beta=0.0,
         learning_rate=LEARNING_RATE,
         max_steps=steps,
-        lr_scheduler_type="constant",
         max_grad_norm=1.0,
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
         shuffle_dataset=plain,
-        seed=0,
+        **QUIET,
     )
 
 

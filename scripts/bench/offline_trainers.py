@@ -38,7 +38,7 @@ def tried(case: str, model: Path, scratch: Path, threads: int) -> dict[str, dict
     return found
 
 
-def measure(case: str, model: Path | str, dtype: str, rounds: int, threads: int) -> dict[str, Any]:
+def measure(case: str, model: Path | str, rounds: int, threads: int) -> dict[str, Any]:
     """Find TRL's best settings, and compare with them."""
     folder = as_folder(model)
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,11 +57,11 @@ def measure(case: str, model: Path | str, dtype: str, rounds: int, threads: int)
         "tried": found,
         **outcome(ours, trl, rounds, threads),
         "processor": processor(),
-        "product_gflops": peaks(dtype, threads),
+        "product_gflops": peaks("float32", threads),
         "trl_version": metadata.version("trl"),
     }
 
 
 def cases(rounds: int = ROUNDS, model: Path | None = None, threads: int = 2) -> dict[str, Callable[[], dict[str, Any]]]:
     """``rounds`` are counted updates of each side, ``model`` a .gguf file or folder."""
-    return {case: partial(measure, case, model or smollm2(), "float32", rounds, threads) for case in TRIED}
+    return {case: partial(measure, case, model or smollm2(), rounds, threads) for case in TRIED}
