@@ -15,7 +15,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-JOBS ?= 3
+JOBS ?= 2
 CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
