@@ -119,13 +119,13 @@ def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_lost_call_costs_no_new_start(judge: Judge, sample: MakeSample, tmp_path: Path) -> None:
-    reward = judge(verifier={"name": "naughty", "starts": str(tmp_path / "starts")}, timeout_s=0.5)
+    reward = judge(verifier={"name": "naughty", "starts": str(tmp_path / "starts")}, timeout_s=1.0)
     below = len(descendants(os.getpid()))
     for number, call in enumerate(("hang", "segfault", "exit", "daemonize /dev/null"), 1):
         assert not reward.score([sample(call)])[0].ok, call
         assert reward.score([sample("echo 3")])[0].value == 3.0, call
         assert reward.pool.restarts == number, call
-        assert len(descendants(os.getpid())) == below, call
+        wait_for(lambda: len(descendants(os.getpid())) == below, f"only the worker that took over from {call}")
     assert (tmp_path / "starts").read_text() == "started\n", "the verifier was built once"
 
 
