@@ -152,6 +152,7 @@ def launch_shown(
     registry: Registry,
     hooks: HookBus,
     run_dir: Path | None,
+    datasets: Any,
     *,
     resume: bool,
     quiet: bool,
@@ -170,7 +171,9 @@ def launch_shown(
         with printer:
             printer.say(f"loading model and data; the run is kept in {folder}")
             display = Display(printer.say, printer.step, printer.work)
-            return folder, launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, display=display)
+            return folder, launch(
+                plan, config, registry, hooks, folder, datasets, resume=resume, rank_0=rank_0, display=display
+            )
     finally:
         for note in hooks.notes:
             printer.say(note)

@@ -99,9 +99,10 @@ def train(
                 raise PluginError(text, fix="fix that plugin (its error is above), or disable it")
             _print_dry_run(plan, texts, as_json)
             return
-        del ctx  # and the rows that it holds
+        datasets = ctx.datasets if plan.world_size == 1 or rank_0 is not None else None
+        del ctx  # and the rows that it holds where other processes read their own
         folder, summary = launch_shown(
-            plan, config, registry, hooks, run_dir, resume=resume is not None, quiet=as_json, rank_0=rank_0
+            plan, config, registry, hooks, run_dir, datasets, resume=resume is not None, quiet=as_json, rank_0=rank_0
         )
     if as_json:
         emit_json({**summary, "run_dir": str(folder)})

@@ -126,9 +126,10 @@ def launch_in_process(
     quiet_libraries()
     ctx = preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, ctx)
-    del ctx  # and the rows that it holds
+    datasets = ctx.datasets if plan.world_size == 1 else None
+    del ctx  # and the rows that it holds where other processes read their own
     folder = Path(run_dir).expanduser() if run_dir is not None else None
-    return launch_shown(plan, config, registry, hooks, folder, resume=resuming, quiet=not progress)[0]
+    return launch_shown(plan, config, registry, hooks, folder, datasets, resume=resuming, quiet=not progress)[0]
 
 
 def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class OnlineInputs:
 
 def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
     """Load data and policy."""
-    datasets = Datasets(ctx.config.dataset, ctx)
+    datasets = Datasets.of(ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
     tried_later = isinstance(ctx.strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)

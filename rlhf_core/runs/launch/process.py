@@ -35,12 +35,13 @@ def run_plan(
     registry: Registry,
     hooks: HookBus,
     run_dir: Path,
+    datasets: Any = None,
     *,
     resume: bool,
     display: Display | None = None,
     resume_hint: str = "",
 ) -> Mapping[str, Any]:
-    """Build strategy, session and trainer in this process, and run."""
+    """Build strategy, session and trainer in this process, and run; ``datasets`` hold the rows if they are read."""
     from rlhf_core.models.random_state import seed_everything
     from rlhf_core.runs.session import RunSession
 
@@ -61,7 +62,7 @@ def run_plan(
         deadlines=getattr(config.trainer, "deadlines", None),
         display=display,
     )
-    ctx = ctx.with_(strategy=strategy, session=session)
+    ctx = ctx.with_(strategy=strategy, session=session, datasets=datasets)
     with contextlib.ExitStack() as closing:
         closing.enter_context(session.watchdog.active())
         closing.callback(getattr(strategy, "close", lambda: None))

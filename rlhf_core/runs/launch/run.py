@@ -65,12 +65,15 @@ def launch(
     registry: Registry,
     hooks: HookBus,
     run_dir: Path,
+    datasets: Any,
     *,
     resume: bool,
     display: Display,
     rank_0: RankZeroLauncher | None = None,
 ) -> Mapping[str, Any]:
-    """Run the plan in this process, or start one process per rank and wait."""
+    """Run the plan in this process, or start one process per rank and wait. A run in this process takes the rows that
+    ``datasets`` has read for its checks.
+    """
     run = RunDir(run_dir)
     first_new_folder = first_missing(run_dir)
     with contextlib.ExitStack() as stack:
@@ -100,7 +103,7 @@ def launch(
                 rank_0.agree(plan, config, run, resume=resume)
             if here:
                 return run_plan(
-                    plan, config, registry, hooks, run_dir, resume=resume, display=display, resume_hint=hint
+                    plan, config, registry, hooks, run_dir, datasets, resume=resume, display=display, resume_hint=hint
                 )
             return _run_ranks(plan, config, hooks, run, resume)
         except BaseException as error:
