@@ -188,9 +188,10 @@ class RowReader:
 
 def _inside(row: Row, name: str) -> Any:
     """A column's value; a name with dots that is not a column leads into columns that hold mappings."""
-    if name in row or "." not in name:
-        return row.get(name)
-    value: Any = row
+    value: Any = row.get(name)
+    if value is not None or "." not in name or name in row:
+        return value
+    value = row
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

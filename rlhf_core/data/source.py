@@ -113,8 +113,11 @@ class Source:
         where = getattr(self.component, "where", None)
         if not callable(where):
             return f"dataset '{self.label}', {split} row {number + 1}"
-        with component_errors(self.component_label, "where()"):
+        try:
             return str(where(split, number))
+        except (Exception, SystemExit):
+            with component_errors(self.component_label, "where()"):  # entered for each row, it would cost more
+                raise
 
     def _held_out(self, record: RawRow) -> bool:
         fraction, by = self.shared.heldout_fraction, self.shared.heldout_by

@@ -83,7 +83,7 @@ def _frozen(value: Any) -> Any:
         items = map(_frozen, value)
         return kind(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, Mapping):
-        return FrozenDict({k: _frozen(v) for k, v in value.items()})
+        return FrozenDict({k: v if type(v) in ATOMS else _frozen(v) for k, v in value.items()})
     if isinstance(value, list):
         return FrozenList(map(_frozen, value))
     if isinstance(value, Set):

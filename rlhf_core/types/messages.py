@@ -105,8 +105,8 @@ def message_text(message: Message) -> str:
         >>> message_text({"role": "assistant", "content": None, "tool_calls": [ToolCall("now").as_json()]})
         '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     """
-    calls = calls_of(message)
-    return "\n".join([*([text] if (text := content_of(message)) or not calls else []), *map(call_text, calls)])
+    text, calls = content_of(message), map(call_text, calls_of(message) if message.get("tool_calls") else ())
+    return "\n".join([text, *calls] if text else calls)
 
 
 def call_text(call: ToolCall) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext, RlhfError
@@ -93,11 +95,13 @@ class Benchmark:
 
 def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
     """Read the run's data as training would; look for benchmarks by n-grams of ``ngram`` words; report."""
-    collects = gc.isenabled()
+    collects, threads = gc.isenabled(), os.environ.get("TOKENIZERS_PARALLELISM")
     gc.disable()  # nothing here is in a cycle, and a search through millions of rows takes seconds
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # nothing here forks
     try:
         return _check(ctx, benchmarks, ngram)
     finally:
+        os.environ["TOKENIZERS_PARALLELISM"] = threads or "false"
         if collects:
             gc.enable()
 
@@ -109,11 +113,13 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
     reading = read_items(datasets, ctx)
     columns = columns_of(_looked_at(datasets, recorders, reading))
     refused: list[tuple[Item, ModelError]] = []
-    lengths = {
-        split: summary
-        for split, items in (("train", reading.train), ("heldout", reading.heldout))
-        if (summary := measure.lengths(items, refused).summary())
-    }
+    with ThreadPoolExecutor(1) as beside:  # the tokenizer leaves Python to it meanwhile
+        duplicates = beside.submit(examine_duplicates, reading.train, list(reading.heldout))
+        lengths = {
+            split: summary
+            for split, items in (("train", reading.train), ("heldout", reading.heldout))
+            if (summary := measure.lengths(items, refused).summary())
+        }
     broken = [_broken_row(error) for error in reading.broken]
     return {
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
@@ -128,7 +134,7 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
         "counts": dict(datasets.counts),
         "dropped": [{"where": w, "reason": reason, "text": text} for w, reason, text in datasets.dropped],
         "lengths": lengths,
-        "duplicates": examine_duplicates(reading.train, list(reading.heldout)),
+        "duplicates": duplicates.result(),
         "contamination": [examine_contamination(reading.train, b.items, ngram, b.name) for b in benchmarks],
     }
 

@@ -46,8 +46,8 @@ class RecordedRow(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
-        if value is not None and key not in self.used:
-            self._used[self._number] = with_name(self.used, key)
+        if value is not None and key not in (used := self._used[self._number]):
+            self._used[self._number] = with_name(used, key)
         return value
 
 
