@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "
 """Columns that mean something to every reader; the others are a row's further columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
+class RawRow(NamedTuple):
     """One row and its place in the file."""
 
     row: Row

@@ -43,6 +43,7 @@ class Source:
         with component_errors(self.component_label, "build()"):
             self.component: DatasetSource = settings.source.build(ctx)
         check_component("dataset", self.component, self.component_label)
+        self._part_of_file, self._question = (getattr(self.component, m, None) for m in ("row_number", "question"))
         self.reader = RowReader(self.label, settings.columns)
         self._read: dict[tuple[str, str], Lazy[RawRow]] = {}
         self._held_out_flags: dict[str, bytes] = {}
@@ -90,7 +91,7 @@ class Source:
                 answer = read(split)
                 as_it_is = isinstance(answer, (CheckedRows, *UNORDERED)) or not isinstance(answer, Iterable)
                 rows: Any = answer if as_it_is else list(answer)
-            if isinstance(rows, CheckedRows) and not hasattr(self.component, "row_number"):
+            if isinstance(rows, CheckedRows) and not self._part_of_file:
                 records = Lazy(lambda n: RawRow(rows[n], n, self.where(split, n), split), range(len(rows)))
             else:
                 made = list(self._sound(rows, kind, split))
@@ -100,7 +101,7 @@ class Source:
 
     def _sound(self, rows: Any, kind: str, split: str) -> Iterator[RawRow]:
         """The rows without a flaw; their numbers and places are what the component says now."""
-        row_number = getattr(self.component, "row_number", lambda _, n: n)
+        row_number = self._part_of_file or (lambda _, n: n)
         for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),")):
             where = self.where(split, n)
             if flaw := flaw_of(row):
@@ -130,18 +131,19 @@ class Source:
 
     def key(self, record: RawRow) -> str:
         """Hash of what a row asks; without the template around it where the component has ``question()``."""
-        if hasattr(self.component, "row_number"):  # the numbers of a larger file
+        if self._part_of_file:  # the numbers of a larger file
             return self._key(record)
         keys, number = self._keys.setdefault(record.split, array("Q")), record.number
-        keys.extend(repeat(0, number + 1 - len(keys)))
-        keys[number] = keys[number] or int(self._key(record) or "0", 16)
-        return f"{keys[number]:016x}" if keys[number] else ""
+        if number >= len(keys):
+            keys.extend(repeat(0, number + 1 - len(keys)))
+        key = keys[number] = keys[number] or int(self._key(record) or "0", 16)
+        return f"{key:016x}" if key else ""
 
     def _key(self, record: RawRow) -> str:
         question_text = None
-        if callable(question := getattr(self.component, "question", None)):
+        if callable(self._question):
             with component_errors(self.component_label, "question()"):
-                question_text = str(question(record.split, record.number))
+                question_text = str(self._question(record.split, record.number))
         return row_key(self.reader, record, question_text)
 
     def conversation(self, messages: tuple[Message, ...], record: RawRow) -> tuple[Message, ...]:

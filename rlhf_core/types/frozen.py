@@ -70,20 +70,20 @@ def frozen(value: V) -> V:
 
 def _frozen(value: Any) -> Any:
     kind = type(value)
+    if kind is dict or isinstance(value, Mapping):
+        return FrozenDict({k: v if type(v) in ATOMS else _frozen(v) for k, v in value.items()})
     if kind in ATOMS or isinstance(value, (enum.Enum, PurePath)):
         return value
-    numpy = sys.modules.get("numpy")  # where nobody has imported it, as in a verifier's worker, nothing is an array
-    if numpy is not None and isinstance(value, numpy.generic):
-        return value
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return frozen_array(value)
     if isinstance(value, tuple):
         if ATOMS.issuperset(map(type, value)):
             return value
         items = map(_frozen, value)
         return kind(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, Mapping):
-        return FrozenDict({k: v if type(v) in ATOMS else _frozen(v) for k, v in value.items()})
+    numpy = sys.modules.get("numpy")  # where nobody has imported it, as in a verifier's worker, nothing is an array
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return frozen_array(value)
     if isinstance(value, list):
         return FrozenList(map(_frozen, value))
     if isinstance(value, Set):

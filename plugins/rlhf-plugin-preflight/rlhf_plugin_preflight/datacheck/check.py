@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext, RlhfError
 from rlhf_core.data import Datasets
 from rlhf_core.models import ModelError
 from rlhf_plugin_preflight.datacheck.contamination import examine_contamination
-from rlhf_plugin_preflight.datacheck.duplicates import examine_duplicates
+from rlhf_plugin_preflight.datacheck.duplicates import Texts, examine_duplicates
 from rlhf_plugin_preflight.datacheck.items import CheckedRows, Item, Reading, RecordedRow, RecordedRows, read_items
 from rlhf_plugin_preflight.datacheck.lengths import Measure
 
@@ -95,13 +93,11 @@ class Benchmark:
 
 def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> dict[str, Any]:
     """Read the run's data as training would; look for benchmarks by n-grams of ``ngram`` words; report."""
-    collects, threads = gc.isenabled(), os.environ.get("TOKENIZERS_PARALLELISM")
+    collects = gc.isenabled()
     gc.disable()  # nothing here is in a cycle, and a search through millions of rows takes seconds
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # nothing here forks
     try:
         return _check(ctx, benchmarks, ngram)
     finally:
-        os.environ["TOKENIZERS_PARALLELISM"] = threads or "false"
         if collects:
             gc.enable()
 
@@ -113,13 +109,11 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
     reading = read_items(datasets, ctx)
     columns = columns_of(_looked_at(datasets, recorders, reading))
     refused: list[tuple[Item, ModelError]] = []
-    with ThreadPoolExecutor(1) as beside:  # the tokenizer leaves Python to it meanwhile
-        duplicates = beside.submit(examine_duplicates, reading.train, list(reading.heldout))
-        lengths = {
-            split: summary
-            for split, items in (("train", reading.train), ("heldout", reading.heldout))
-            if (summary := measure.lengths(items, refused).summary())
-        }
+    texts = Texts()
+    lengths = {
+        "train": measure.lengths(reading.train, refused, texts.add).summary(),
+        "heldout": measure.lengths(reading.heldout, refused).summary(),
+    }
     broken = [_broken_row(error) for error in reading.broken]
     return {
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
@@ -133,8 +127,8 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
         "broken": broken + [{**_broken_row(error), "where": item.where} for item, error in refused],
         "counts": dict(datasets.counts),
         "dropped": [{"where": w, "reason": reason, "text": text} for w, reason, text in datasets.dropped],
-        "lengths": lengths,
-        "duplicates": duplicates.result(),
+        "lengths": {split: summary for split, summary in lengths.items() if summary},
+        "duplicates": examine_duplicates(texts, reading.train, list(reading.heldout)),
         "contamination": [examine_contamination(reading.train, b.items, ngram, b.name) for b in benchmarks],
     }
 

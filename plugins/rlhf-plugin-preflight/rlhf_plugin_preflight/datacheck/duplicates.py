@@ -49,23 +49,36 @@ class Pair(NamedTuple):
     similarity: float
 
 
-def examine_duplicates(train: Sequence[Item], heldout: Sequence[Item]) -> dict[str, Any]:
+class Texts:
+    """Of each training row in turn: hash of its text, hash of what it asks, shingles."""
+
+    def __init__(self) -> None:
+        self.hashes, self.content_keys, self.shingles = array("q"), array("Q"), Shingles()
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Note the next rows."""
+        for item in items:
+            self.hashes.append(hash(text := item.text))
+            self.content_keys.append(int(content_key(item.prompt), 16))
+            self.shingles.extend([shingles_of(text)])
+
+
+def examine_duplicates(texts: Texts, train: Sequence[Item], heldout: Sequence[Item]) -> dict[str, Any]:
     """Exact and near duplicates among training rows (``rows``: beyond the first), and held-out rows in training."""
-    shingles, texts, content_keys = Shingles(), array("q"), array("Q")
-    for item in train:
-        texts.append(hash(text := item.text))
-        content_keys.append(int(content_key(item.prompt), 16))
-        shingles.extend([shingles_of(text)])
-    exact, distinct = groups(np.array(texts, dtype=np.int64))
-    keys = np.array(content_keys, dtype=np.uint64)
+    exact, distinct = groups(np.array(texts.hashes, dtype=np.int64))
+    keys = np.array(texts.content_keys, dtype=np.uint64)
     prompts, _ = groups(keys.view(np.int64))
-    near = near_duplicates(shingles.some(distinct))
     both = list(_seen(heldout, train, keys))
     same = {id(item) for item, _ in both}
     rest = [item for item in heldout if id(item) not in same]
+    theirs = Shingles(item.question for item in rest)
+    shingles = texts.shingles.some(distinct)
     if rest and any(item.completions for item in train):
-        shingles = Shingles(item.question for item in train)
-    close = between(shingles, [item.question for item in rest])
+        near, _ = near_duplicates(shingles, len(shingles))
+        ours = Shingles(item.question for item in train).some(distinct)
+        _, close = near_duplicates(ours.extend(theirs), len(ours) - len(theirs))
+    else:
+        near, close = near_duplicates(shingles.extend(theirs), len(distinct))
     return {
         "exact": {"rows": sum(len(g) - 1 for g in exact), "examples": _examples(exact, train)},
         "same_prompt": {"rows": sum(len(g) - 1 for g in prompts), "examples": _examples(prompts, train)},
@@ -80,7 +93,10 @@ def examine_duplicates(train: Sequence[Item], heldout: Sequence[Item]) -> dict[s
             "rows": len(both),
             "near_rows": len({pair.second for pair in close}),
             "examples": [[here.where, there.where] for here, there in both[:EXAMPLES]]
-            + [[rest[p.second].where, train[p.first].where] for p in close[: max(0, EXAMPLES - len(both))]],
+            + [
+                [rest[p.second - len(distinct)].where, train[distinct[p.first]].where]
+                for p in close[: max(0, EXAMPLES - len(both))]
+            ],
         },
     }
 
@@ -131,27 +147,19 @@ class Shingles(Sequence[frozenset[int]]):
         return frozenset(self.values[self.starts[index] : self.starts[index + 1]])
 
 
-def near_duplicates(shingles: Shingles) -> list[Pair]:
-    """Pairs of texts with shingles of Jaccard similarity :data:`NEAR` or more, proposed by MinHash (Broder 1997)."""
-    pairs: dict[int, Pair] = {}
+def near_duplicates(shingles: Shingles, ours: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs of texts with shingles of Jaccard similarity :data:`NEAR` or more, proposed by MinHash (Broder 1997): of
+    the first ``ours`` texts, and of one of these with one of the others; each text as ``second`` of one pair at most.
+    """
+    among: dict[int, Pair] = {}
+    across: dict[int, Pair] = {}
     for first, second in candidates(shingles):
-        similarity = jaccard(shingles[first], shingles[second])
-        if similarity >= NEAR and second not in pairs:
-            pairs[second] = Pair(first, second, round(similarity, 3))
-    return [pairs[second] for second in sorted(pairs)]
-
-
-def between(shingles: Shingles, theirs: Sequence[str]) -> list[Pair]:
-    """As :func:`near_duplicates`, of one text of each side; ``second`` counts ``theirs``, which are added to ours."""
-    if not theirs:
-        return []
-    boundary, pairs = len(shingles), dict[int, Pair]()
-    shingles.extend(map(shingles_of, theirs))
-    for first, second in candidates(shingles, boundary):
-        similarity = jaccard(shingles[first], shingles[second])
-        if similarity >= NEAR:
-            pairs.setdefault(second, Pair(first, second - boundary, round(similarity, 3)))
-    return list(pairs.values())
+        pairs = among if second < ours else across
+        if first < ours and second not in pairs:
+            similarity = jaccard(shingles[first], shingles[second])
+            if similarity >= NEAR:
+                pairs[second] = Pair(first, second, round(similarity, 3))
+    return [among[second] for second in sorted(among)], list(across.values())
 
 
 def shingles_of(text: str) -> frozenset[int]:
@@ -167,9 +175,9 @@ def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
     return len(first & second) / max(1, len(first | second))
 
 
-def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) -> list[tuple[int, int]]:
-    """Pairs of indices that share a band of their MinHash signatures; with a ``boundary`` only pairs across it. A text
-    is paired with the first :data:`LOOKED_AT` that have its band.
+def candidates(shingles: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
+    """Pairs of indices that share a band of their MinHash signatures. A text is paired with the first
+    :data:`LOOKED_AT` that have its band.
     """
     packed = shingles if isinstance(shingles, Shingles) else Shingles().extend(shingles)
     indices = np.flatnonzero(np.diff(np.array(packed.starts, dtype=np.int64)))
@@ -183,9 +191,7 @@ def candidates(shingles: Sequence[frozenset[int]], boundary: int | None = None) 
         first = np.maximum.accumulate(np.where(begins, np.arange(len(here)), 0))
         for position in range(LOOKED_AT):
             later = np.flatnonzero(np.arange(len(here)) - first > position)
-            earlier, index = here[first[later] + position], here[later]
-            across = np.ones(len(later), dtype=bool) if boundary is None else (earlier < boundary) & (index >= boundary)
-            codes.append((earlier * len(packed) + index)[across])
+            codes.append(here[first[later] + position] * len(packed) + here[later])
     return [divmod(code, len(packed)) for code in np.unique(np.concatenate(codes)).tolist()]
 
 

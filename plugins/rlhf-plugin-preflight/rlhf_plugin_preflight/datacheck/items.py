@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext
@@ -56,10 +56,11 @@ class RecordedRows(CheckedRows):
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.rows, self.numbers, self.used = rows, range(len(rows)), [frozenset[str]()] * len(rows)
+        self.numbers, self.used = range(len(rows)), [frozenset[str]()] * len(rows)
+        self.row = partial(Packed.make, rows) if isinstance(rows, CheckedRows) else rows.__getitem__
 
     def make(self, number: int) -> RecordedRow:
-        return RecordedRow(self.rows[number], self.used, number)
+        return RecordedRow(self.row(number), self.used, number)
 
 
 class Item(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,37 +57,65 @@ class Measure:
         self.formatter = Formatter(load_tokenizer(config.model), config.model.prompt_format)
         self.limit, self.becomes, self.why = limit_of(config, context_of_model(config.model))
 
-    def lengths(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Lengths:
-        """Of these items; those that the chat template refuses are added to ``refused``."""
-        batches = (items[start : start + BATCH] for start in range(0, len(items), BATCH))
-        counts = [count for batch in batches for count in self._counts(batch, refused)]
+    def lengths(
+        self,
+        items: Sequence[Item],
+        refused: list[tuple[Item, ModelError]],
+        meanwhile: Callable[[Sequence[Item]], object] = lambda batch: None,
+    ) -> Lengths:
+        """Of these items, in any order; those that the chat template refuses are added to ``refused``. ``meanwhile`` is
+        called with all of them, a batch at a time, while another is tokenized.
+        """
+        counts, tokenizer = list[int](), self.formatter.tokenizer
+        with ThreadPoolExecutor(1) as pool:
+            sizes = pool.submit(list[int])
+            for start in range(0, len(items), BATCH):
+                batch = items[start : start + BATCH]
+                written, alone = self._written(batch, refused)
+                meanwhile(batch)
+                counts += sizes.result()  # until the next is submitted the tokenizer is ours alone
+                counts += self._counts(alone, refused)
+                sizes = pool.submit(longest_of, tokenizer, written)
+            counts += sizes.result()
         return Lengths(counts, self.limit, sum(count > self.limit for count in counts), self.becomes, self.why)
 
-    def _counts(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Iterator[int]:
-        """Tokens of each item, in their order; what is plain text for the tokenizer is given to it at once."""
-        counts: dict[int, int] = {}
-        written: dict[int, list[str]] = {}
+    def _written(
+        self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]
+    ) -> tuple[list[list[str]], list[Item]]:
+        """(Texts of each item that is plain text for the tokenizer, the items that have to be encoded one by one)."""
         rendered = [text for start in range(0, len(items), RENDERED) for text in self._rendered(items, start)]
-        for index, (item, text) in enumerate(zip(items, rendered)):
+        written, alone = list[list[str]](), list[Item]()
+        for item, text in zip(items, rendered):
             try:
-                if (texts := plain_texts(item, self.formatter, text)) is None:
-                    counts[index] = tokens_of(item, self.formatter)
-                else:
-                    written[index] = texts
+                texts = plain_texts(item, self.formatter, text)
             except ModelError as error:
                 refused.append((item, error))
-        batch = list(itertools.chain.from_iterable(written.values()))
-        sizes = iter(token_counts(self.formatter.tokenizer, batch))
-        for index, texts in written.items():
-            prompt, *replies = itertools.islice(sizes, len(texts))
-            counts[index] = prompt + max((size + 1 for size in replies), default=0)
-        return (counts[index] for index in sorted(counts))
+            else:
+                alone.append(item) if texts is None else written.append(texts)
+        return written, alone
+
+    def _counts(self, items: Sequence[Item], refused: list[tuple[Item, ModelError]]) -> Iterator[int]:
+        for item in items:
+            try:
+                yield tokens_of(item, self.formatter)
+            except ModelError as error:
+                refused.append((item, error))
 
     def _rendered(self, items: Sequence[Item], start: int) -> Sequence[str]:
         """The prompts of some items from ``start`` on; "" for those that have to be rendered one by one."""
         some, formatter = items[start : start + RENDERED], self.formatter
         together = formatter.chat and formatter.modality is None and not any(item.tools or item.turns for item in some)
         return (render_prompts(formatter, [item.prompt for item in some]) if together else ()) or [""] * len(some)
+
+
+def longest_of(tokenizer: Any, written: Sequence[Sequence[str]]) -> list[int]:
+    """Tokens of each prompt with the longest of its completions and the token that ends it."""
+    sizes = iter(token_counts(tokenizer, list(itertools.chain.from_iterable(written))))
+    counts: list[int] = []
+    for texts in written:
+        prompt, *replies = itertools.islice(sizes, len(texts))
+        counts.append(prompt + max((size + 1 for size in replies), default=0))
+    return counts
 
 
 def token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
