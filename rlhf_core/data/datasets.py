@@ -46,14 +46,15 @@ def admit(
     of_context = f"lower {setting}, or take a model with a longer context"
     lengths = lengths_of(prompts, room) if lengths_of else [len(encode(p)) for p in prompts]
     fitting = Lazy(prompts.__getitem__, (n for n, length in enumerate(lengths) if length <= room))
-    refuse_too_many(
-        [(p.id, p.source, length) for p, length in zip(prompts, lengths)],
-        room,
-        settings.max_dropped_fraction,
-        "prompts",
-        f"limit {limit}, context {context} less max_tokens {max_tokens}",
-        of_context if room < limit else "raise dataset.max_prompt_tokens",
-    )
+    if len(fitting) < len(prompts):
+        refuse_too_many(
+            [(p.id, p.source, length) for p, length in zip(prompts, lengths)],
+            room,
+            settings.max_dropped_fraction,
+            "prompts",
+            f"limit {limit}, context {context} less max_tokens {max_tokens}",
+            of_context if room < limit else "raise dataset.max_prompt_tokens",
+        )
     return fitting, +Counter({"prompts_too_long": len(prompts) - len(fitting)})
 
 

@@ -86,9 +86,9 @@ def by_source(sources: Sequence[str]) -> dict[str, list[int]]:
 
 def fingerprint(rows: Iterable[Any]) -> str:
     """Hash of everything that prompts, pairs or demonstrations hold, texts included, in order (16 hex digits)."""
-    digest = hashlib.sha256()
+    digest, text = hashlib.sha256(), json.JSONEncoder(sort_keys=True, default=_fields).encode
     for row in rows:
-        digest.update(json.dumps(row, sort_keys=True, default=_fields).encode() + b"\n")
+        digest.update(text(row).encode() + b"\n")
     return digest.hexdigest()[:16]
 
 

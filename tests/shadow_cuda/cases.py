@@ -192,6 +192,7 @@ def long(*case: object) -> Any:
         long("grpo", ONLINE, ENSEMBLE),
         long("grpo", ONLINE, (*VERIFIER, "--set", "model.lora.r=4")),
         long("grpo", ONLINE, (*VERIFIER, "--set", "model.gradient_checkpointing=true")),
+        long("grpo", {**ONLINE, "sampling.max_tokens": 40}, (*VERIFIER, "--set", "rollout.compile=true")),
         long("grpo", {**ONLINE, "rollouts.max_staleness": 1}, VERIFIER),
         long("ppo", ONLINE, (*ENSEMBLE, "--set", "advantage.critic.kind=shared")),
         long("ppo", ONLINE, (*VERIFIER, "--set", "advantage.critic.kind=separate")),

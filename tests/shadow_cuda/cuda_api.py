@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from tests.shadow_cuda.recorder import RECORDER
 
@@ -93,6 +96,58 @@ class CudaEvent:
         RECORDER.add("wait", "event.synchronize")
 
 
+class Capturing(threading.local):
+    """The graph that a thread captures."""
+
+    graph: CudaGraph | None = None
+
+
+CAPTURING = Capturing()
+
+
+class CudaGraph:
+    """What is captured is done when the graph is replayed, and not before, with the same memory."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+        self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Tensors that are changed, with their values before."""
+        self.made: list[torch.Tensor] = []
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        assert CAPTURING.graph is None, "a graph is being captured"
+        CAPTURING.graph = self
+
+    def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Capture an operation, whose tensors are on the host; its output has the memory of the replays."""
+        for argument, value in zip(func._schema.arguments, args):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.written.setdefault(id(value), (value, value.clone()))
+        out = func(*args, **kwargs)
+        self.operations.append((func, args, kwargs, out))
+        given = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)}
+        self.made += [x for x in tree_leaves(out) if isinstance(x, torch.Tensor) and _memory(x) not in given]
+        return out
+
+    def capture_end(self) -> None:
+        CAPTURING.graph = None
+        for value, before in self.written.values():
+            value.copy_(before)
+        for value in self.made:
+            value.fill_(float("nan") if value.is_floating_point() else 0)
+
+    def replay(self) -> None:
+        with _disable_current_modes():  # this is the card
+            for func, args, kwargs, out in self.operations:
+                for made, again in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs))):
+                    if isinstance(made, torch.Tensor) and made.data_ptr() != again.data_ptr():
+                        made.copy_(again)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def seed(number: int) -> None:
     STATE["cuda"] = torch._C.Generator().manual_seed(number % 2**63).get_state()
 
@@ -153,4 +208,6 @@ def cuda_functions() -> dict[str, Any]:
         "_maybe_exchange_device": zero,
         "Stream": Stream,
         "Event": CudaEvent,
+        "CUDAGraph": CudaGraph,
+        "graph_pool_handle": lambda: (0, 0),
     }

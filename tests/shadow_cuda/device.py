@@ -19,13 +19,14 @@ import importlib
 import importlib.metadata
 import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.shadow_cuda.cuda_api import DEVICE, Generator, card_random, cuda_functions, seed
+from tests.shadow_cuda.cuda_api import CAPTURING, DEVICE, Generator, card_random, cuda_functions, seed
 from tests.shadow_cuda.recorder import RECORDER
 
 aten = torch.ops.aten
@@ -135,13 +136,17 @@ class Shadow(TorchDispatchMode):
             with self:  # in inference mode it comes here whole
                 return func.decompose(*args, **kwargs)
         self._check(func, args, leaves)
+        events = len(RECORDER.events)
         self._record(func, args, kwargs, bool(on_card), to_card)
+        if CAPTURING.graph is not None and len(RECORDER.events) > events:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if wanted is not None and to_card:
             kwargs["device"] = torch.device("cpu")
         if to_card and kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
+        run = func if CAPTURING.graph is None else partial(CAPTURING.graph.run, func)
         with card_random(func if to_card else None):
-            out = func(*tree_map(host_of, args), **tree_map(host_of, kwargs))
+            out = run(*tree_map(host_of, args), **tree_map(host_of, kwargs))
         return _marked(_returned(func, args, kwargs, out, to_card), pinned)
 
     def _check(self, func: Any, args: Any, leaves: list[torch.Tensor]) -> None:

@@ -1,4 +1,6 @@
-"""The tests of ``cases.py``, in an interpreter of their own, which has a card from its beginning to its end."""
+"""The tests of ``cases.py`` and ``graph_cases.py``, in an interpreter of their own, which has a card from its beginning
+to its end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("which", ["not long", pytest.param("long", marks=pytest.mark.long)])
 def test_on_a_card(which: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "tests.shadow_cuda.plugin"]
-    command += ["-m", which, "tests/shadow_cuda/cases.py"]
+    command += ["-m", which, "tests/shadow_cuda/cases.py", "tests/shadow_cuda/graph_cases.py"]
     environment = {**os.environ, "RLHF_FORK_SERVER": "0"}
     limit_s = 1800 if which == "long" else 600
     done = subprocess.run(

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
-from rlhf_core.models import split_lm_head
+from rlhf_core.models import on_device, split_lm_head
 from rlhf_core.models.layers.trunk_and_head import (
     WITHOUT_TEXT,
     TrunkAndHead,
@@ -250,7 +250,7 @@ def plain_step(
     recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
     if recurrent and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
         mask_BK = None  # recurrent layers read a mask of the new tokens, and none of these is hidden
-    elif mask_BK is not None and mask_BK.device.type != "cpu" and _accepts_4d_masks(owner, cache):
+    elif mask_BK is not None and mask_BK.device.type != "cpu" and accepts_4d_masks(owner, cache):
         mask_BK = attention_mask_4d(mask_BK, ids_BL.shape[1])
     inputs = {
         "input_ids": ids_BL,
@@ -271,29 +271,38 @@ def attention_mask_4d(mask_BK: torch.Tensor, length: int) -> torch.Tensor:
     return causal_LK.tril(mask_BK.shape[1] - length) & mask_BK.bool()[:, None, None, :]
 
 
-def _accepts_4d_masks(trunk: Any, cache: Any) -> bool:
+def accepts_4d_masks(trunk: Any, cache: Any) -> bool:
     """Whether every layer attends to all positions, which rotary embeddings alone tell apart, by torch's attention."""
     config = trunk.config
     rotary = hasattr(trunk, "rotary_emb") and not getattr(config, "alibi", False)
     return rotary and growing(cache) and config._attn_implementation in ("sdpa", "rlhf_packed")
 
 
-def agrees(model: Any, step: Any, rows: int = 2, times: float = 1.0) -> bool:
-    """One step after two short prompts of different length, or after the longer, against the model's own."""
+def agrees(model: Any, step: Any, rows: int = 2, times: float = 1.0, tokens: int = 1) -> bool:
+    """So many steps after two short prompts of different length, or after the longer, against the model's own."""
     parts = split_lm_head(model)
     assert parts is not None
-    vocabulary = int(step.trunk.config.get_text_config().vocab_size)
-    ids_BL = torch.tensor([[3, 1, 4, 1, 5], [0, 0, 5, 7, 11]][:rows]) % vocabulary
-    mask_BL = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]][:rows])
-    next_B1, positions_B1 = ids_BL[:, 2:3], torch.tensor([[5], [3]][:rows])
+    vocabulary, device = int(step.trunk.config.get_text_config().vocab_size), next(model.parameters()).device
+    ids_BL = on_device([[3, 1, 4, 1, 5], [0, 0, 5, 7, 11]][:rows], device) % vocabulary
+    mask_BL = on_device([[1] * (5 + tokens), [0, 0] + [1] * (3 + tokens)][:rows], device)
 
     def run(one_step: Callable[..., torch.Tensor]) -> torch.Tensor:
         cache = make_cache(step.trunk.config)
         assert growing(cache), "its layers do not attend to everything"
-        plain_step(model, parts, ids_BL, mask_BL[:, :5], (mask_BL[:, :5].cumsum(-1) - 1).clamp(min=0), cache)
-        return one_step(next_B1, mask_BL if rows > 1 else None, positions_B1, cache)
+        positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
+        plain_step(model, parts, ids_BL, mask_BL[:, :5], positions_BL[:, :5], cache)
+        logits = [
+            one_step(
+                ids_BL[:, (at - 3) % 5, None],
+                mask_BL[:, : at + 1] if rows > 1 else None,
+                positions_BL[:, at : at + 1],
+                cache,
+            ).clone()
+            for at in range(5, 5 + tokens)
+        ]
+        return torch.stack(logits)
 
-    want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
+    want, got = run(partial(plain_step, model, parts)), run(step)
     return agree(got, want, model, times)
 
 

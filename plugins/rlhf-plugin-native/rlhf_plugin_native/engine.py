@@ -15,6 +15,7 @@ from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.rollouts import Rollout, RolloutRequest, SamplingParams
 from rlhf_core.training.forward import structure
+from rlhf_plugin_native.captured_step import CapturedStep, captured_step
 from rlhf_plugin_native.compiled_attention import compiled_step
 from rlhf_plugin_native.decode import Decoder, SampledTokens, limit_of
 from rlhf_plugin_native.decode_step import WORTH_TOKENS, DecodeStep, decode_step, growing, make_cache, plain_step
@@ -180,7 +181,9 @@ class NativeEngine:
             "max_batch_tokens": self.max_batch_tokens,
         }
 
-    def _compiled(self, requests: int | None) -> DecodeStep | RowStep | None:
+    def _compiled(self, requests: int | None) -> DecodeStep | RowStep | CapturedStep | None:
+        if next(self.model.parameters()).device.type == "cuda":
+            return captured_step(self.model) if requests is not None and self.recorder is None else None
         if requests != 1:
             return compiled_step(self.model)
         from rlhf_plugin_native.row_step import row_step  # its compiler takes seconds to import
@@ -193,7 +196,7 @@ class NativeEngine:
         mask_BK: torch.Tensor | None,
         positions_BL: torch.Tensor,
         cache: Any,
-        step: DecodeStep | RowStep | None = None,
+        step: DecodeStep | RowStep | CapturedStep | None = None,
     ) -> torch.Tensor:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
         if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlhf_core.config import BuildContext, ConfigError
-from rlhf_core.data import DatasetError, Datasets, Prompt
+from rlhf_core.data import DatasetError, Datasets
 from rlhf_core.data.completions import SampledPrompts
 from rlhf_core.rewards import Sample, Score
 from rlhf_plugin_verifiers.workers import VerifierPool, worker_spec
@@ -74,30 +74,25 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     datasets = Datasets.of(ctx)
     source_rewards = datasets.own_rewards()
     splits = [datasets.prompts(split) for split in ("train", "heldout")]
-
-    def rewarded() -> Iterator[Prompt]:
-        return (p for rows in splits for p in rows if source_rewards.get(p.source, ctx.config.reward) is config)
-
-    optional = False
+    rewarded = (p for rows in splits for p in rows if source_rewards.get(p.source, ctx.config.reward) is config)
     sampled = getattr(ctx.config, "trainer", None) is not None  # completions that exist already have their form
-    if getattr(config.verifier, "needs_answer", False):
-        answered: dict[str, bool] = {}
-        for p in rewarded():
-            answered[p.source] = answered.get(p.source, False) or p.answer is not None
-        for source, has_answers in answered.items():
-            if not has_answers:
-                raise DatasetError(
-                    f"dataset '{source}' has no reference answers",
-                    why=f"verifier '{config.verifier.name}' compares with them",
-                    fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
-                )
-        optional = not sampled and not isinstance(datasets, SampledPrompts)  # pairs, measured with --max-missing
+    compares = getattr(config.verifier, "needs_answer", False)
+    optional = compares and not sampled and not isinstance(datasets, SampledPrompts)  # pairs, with --max-missing
+    answered: dict[str, bool] = {}
     checked, refused = 0, list[tuple[str, str]]()
-    for p in rewarded():
+    for p in rewarded:
+        answered[p.source] = answered.get(p.source, False) or p.answer is not None
         if not optional or p.answer is not None:
             checked += 1
             if (why := config.check_prompt(p, sampled=sampled)) is not None:
                 refused.append((p.id, why))
+    for source, has_answers in answered.items():
+        if compares and not has_answers:
+            raise DatasetError(
+                f"dataset '{source}' has no reference answers",
+                why=f"verifier '{config.verifier.name}' compares with them",
+                fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
+            )
     if refused:
         name, why = refused[0]
         raise DatasetError(
