@@ -76,17 +76,15 @@ class CapturedStep:
         self, ids_B1: torch.Tensor, mask_BK: torch.Tensor | None, positions_B1: torch.Tensor, cache: Any
     ) -> torch.Tensor:
         """Logits ``[B, V]``, which the next step overwrites; arguments as those of :func:`plain_step`."""
-        length = cache.get_seq_length()
-        stays = [layer.buffers for layer in cache.layers]
-        if len(stays) != len(self.buffers) or any(one is not other for one, other in zip(stays, self.buffers)):
-            self.graph, self.buffers = None, stays
-        elif length < stays[0][0].shape[2]:
+        layers, length = cache.layers, cache.get_seq_length()
+        stayed = len(layers) == len(self.buffers) and all(a.buffers is b for a, b in zip(layers, self.buffers))
+        if stayed and length < self.buffers[0][0].shape[2]:
             if self.graph is None:
                 self._capture(ids_B1, positions_B1, length)
-            return self._repeat(ids_B1, mask_BK, positions_B1, length, cache.layers)
+            return self._repeat(ids_B1, mask_BK, positions_B1, length, layers)
+        self.graph, self.buffers = None, []  # where the cache moves, the old one is free
         logits_BV = plain_step(self.model, self.parts, ids_B1, mask_BK, positions_B1, cache)
-        if any(layer.buffers is not held for layer, held in zip(cache.layers, self.buffers)):
-            self.graph, self.buffers = None, [layer.buffers for layer in cache.layers]
+        self.buffers = [layer.buffers for layer in layers]
         return logits_BV
 
     def _capture(self, ids_B1: torch.Tensor, positions_B1: torch.Tensor, length: int) -> None:
