@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from rlhf_core.config import BuildContext, RlhfError
@@ -107,13 +108,15 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]
     reading = read_items(datasets, ctx)
-    columns = columns_of(_looked_at(datasets, recorders, reading))
     refused: list[tuple[Item, ModelError]] = []
     texts = Texts()
     lengths = {
         "train": measure.lengths(reading.train, refused, texts.add).summary(),
         "heldout": measure.lengths(reading.heldout, refused).summary(),
     }
+    with ThreadPoolExecutor(1) as pool:
+        duplicates = pool.submit(examine_duplicates, texts, reading.train, list(reading.heldout))
+        columns = columns_of(_looked_at(datasets, recorders, reading))
     broken = [_broken_row(error) for error in reading.broken]
     return {
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
@@ -128,7 +131,7 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
         "counts": dict(datasets.counts),
         "dropped": [{"where": w, "reason": reason, "text": text} for w, reason, text in datasets.dropped],
         "lengths": {split: summary for split, summary in lengths.items() if summary},
-        "duplicates": examine_duplicates(texts, reading.train, list(reading.heldout)),
+        "duplicates": duplicates.result(),
         "contamination": [examine_contamination(reading.train, b.items, ngram, b.name) for b in benchmarks],
     }
 

@@ -40,6 +40,8 @@ LOOKED_AT = 8
 """Texts of a bucket that another is compared with."""
 TOGETHER = 10_000
 """Texts that are hashed at once."""
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number that spreads the bits of one half of a band."""
 EXAMPLES = 5
 
 
@@ -183,11 +185,12 @@ def candidates(shingles: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
     indices = np.flatnonzero(np.diff(np.array(packed.starts, dtype=np.int64)))
     codes = [np.zeros(0, dtype=np.int64)]
     for start in range(0, BANDS * ROWS_OF_BAND, ROWS_OF_BAND):
-        band = signatures(packed, start, ROWS_OF_BAND).view(np.uint64)
-        order = np.lexsort(band.T)  # stable: the texts of a bucket stay in their order
+        first_half, second_half = signatures(packed, start, ROWS_OF_BAND).view(np.uint64).T
+        band = first_half * MIX + second_half  # unlike bands that share it by chance have unlike shingles
+        order = np.argsort(band, kind="stable")  # the texts of a bucket stay in their order
         band, here = band[order], indices[order]
         begins = np.ones(len(here), dtype=bool)
-        begins[1:] = (band[1:] != band[:-1]).any(axis=1)
+        begins[1:] = band[1:] != band[:-1]
         first = np.maximum.accumulate(np.where(begins, np.arange(len(here)), 0))
         for position in range(LOOKED_AT):
             later = np.flatnonzero(np.arange(len(here)) - first > position)
