@@ -63,6 +63,7 @@ def train(
     from rlhf_core.cli.progress import launch_shown, print_summary
     from rlhf_core.plugins.hooks import Preflight
     from rlhf_core.runs.launch.launched import launched_rank
+    from rlhf_core.runs.launch.rows import checked_datasets
     from rlhf_core.runs.launch.run import pinned, plan_run, planned_resume, preflight, with_rows, with_steps
 
     has_options = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
@@ -99,8 +100,8 @@ def train(
                 raise PluginError(text, fix="fix that plugin (its error is above), or disable it")
             _print_dry_run(plan, texts, as_json)
             return
-        datasets = ctx.datasets if plan.world_size == 1 or rank_0 is not None else None
-        del ctx  # and the rows that it holds where other processes read their own
+        datasets = checked_datasets(ctx) if plan.world_size == 1 or rank_0 is not None else None
+        del ctx  # and its rows, where others are read
         folder, summary = launch_shown(
             plan, config, registry, hooks, run_dir, datasets, resume=resume is not None, quiet=as_json, rank_0=rank_0
         )

@@ -319,7 +319,7 @@ class Datasets:
 
     @classmethod
     def of(cls, ctx: BuildContext) -> Datasets:
-        """Those of a context; before a run they are made once for all checks that the context is given to."""
+        """Those of a context; before a run they are made once for all checks, and an on-policy run takes them over."""
         datasets: Any = ctx.datasets or cls(ctx.config.dataset, ctx)
         object.__setattr__(ctx, "datasets", datasets)
         return datasets

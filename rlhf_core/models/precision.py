@@ -27,10 +27,12 @@ def set_precision(model: Any, precision: Precision) -> None:
     @functools.wraps(type(owner).forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A sampler opens an autocast around its tokens: there each weight is cast once. An update reads a weight once,
-        # and a cache would hold the whole trunk in 16 bits until the forward ends.
-        sampling = torch.autocast_increment_nesting() > 1
+        # and a cache would hold the whole trunk in 16 bits until the forward ends. A CUDA graph casts by itself: other
+        # threads' forwards empty the cache.
+        device, sampling = next(self.parameters()).device.type, torch.autocast_increment_nesting() > 1
         torch.autocast_decrement_nesting()
-        with torch.autocast(next(self.parameters()).device.type, dtype, cache_enabled=sampling):
+        captured = device == "cuda" and torch.cuda.is_current_stream_capturing()
+        with torch.autocast(device, dtype, cache_enabled=sampling and not captured):
             out = type(self).forward(self, *args, **kwargs)
         for name in ("last_hidden_state", "logits"):
             if getattr(out, name, None) is not None:

@@ -121,13 +121,14 @@ def launch_in_process(
     """Run a plan in this process, from its preflight on; the run's folder is returned."""
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.progress import launch_shown
+    from rlhf_core.runs.launch.rows import checked_datasets
     from rlhf_core.runs.launch.run import preflight, with_rows
 
     quiet_libraries()
     ctx = preflight(registry, config, plan.world_size)
     plan = plan if resuming else with_rows(plan, ctx)
-    datasets = ctx.datasets if plan.world_size == 1 else None
-    del ctx  # and the rows that it holds where other processes read their own
+    datasets = checked_datasets(ctx) if plan.world_size == 1 else None
+    del ctx  # and its rows, where others are read
     folder = Path(run_dir).expanduser() if run_dir is not None else None
     return launch_shown(plan, config, registry, hooks, folder, datasets, resume=resuming, quiet=not progress)[0]
 

@@ -87,7 +87,9 @@ class Prompt:
         _freeze(self, "messages", "meta", "tools")
 
     def __setstate__(self, state: Sequence[object]) -> None:
-        for name, value in zip(self.__slots__, state):  # dataclasses' own takes three times as long, for every row read
+        for name, value in zip(
+            self.__dataclass_fields__, state
+        ):  # dataclasses' own takes three times as long, for every row read
             object.__setattr__(self, name, value)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -97,12 +98,18 @@ class CudaEvent:
 
 
 class Capturing(threading.local):
-    """The graph that a thread captures."""
+    """The graph that a thread captures, and whether its waits are refused without one."""
 
     graph: CudaGraph | None = None
+    strict = False
 
 
 CAPTURING = Capturing()
+GRAPHS: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    CAPTURING.strict = mode in (2, "error")
 
 
 class CudaGraph:
@@ -113,10 +120,17 @@ class CudaGraph:
         self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """Tensors that are changed, with their values before."""
         self.made: list[torch.Tensor] = []
+        self.pool_number = (0, id(self))
+
+    def pool(self) -> tuple[int, int]:
+        return self.pool_number
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         assert CAPTURING.graph is None, "a graph is being captured"
+        assert pool is None or pool in {graph.pool_number for graph in GRAPHS}, "no graph uses this pool any more"
+        self.pool_number = pool or self.pool_number
         CAPTURING.graph = self
+        GRAPHS.add(self)
 
     def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Capture an operation, whose tensors are on the host; its output has the memory of the replays."""
@@ -200,8 +214,8 @@ def cuda_functions() -> dict[str, Any]:
         "set_rng_state": _set_state,
         "get_rng_state_all": lambda: [_get_state()],
         "set_rng_state_all": lambda states: _set_state(states[0]),
-        "get_sync_debug_mode": zero,
-        "set_sync_debug_mode": nothing,
+        "get_sync_debug_mode": lambda: 2 * CAPTURING.strict,
+        "set_sync_debug_mode": _set_sync_debug_mode,
         "init": nothing,
         "_lazy_init": nothing,
         "_exchange_device": zero,
@@ -209,5 +223,5 @@ def cuda_functions() -> dict[str, Any]:
         "Stream": Stream,
         "Event": CudaEvent,
         "CUDAGraph": CudaGraph,
-        "graph_pool_handle": lambda: (0, 0),
+        "is_current_stream_capturing": lambda: CAPTURING.graph is not None,
     }

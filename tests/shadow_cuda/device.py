@@ -138,8 +138,8 @@ class Shadow(TorchDispatchMode):
         self._check(func, args, leaves)
         events = len(RECORDER.events)
         self._record(func, args, kwargs, bool(on_card), to_card)
-        if CAPTURING.graph is not None and len(RECORDER.events) > events:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        if (CAPTURING.graph is not None or CAPTURING.strict) and len(RECORDER.events) > events:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing, or where none may wait")
         if wanted is not None and to_card:
             kwargs["device"] = torch.device("cpu")
         if to_card and kwargs.get("pin_memory"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -80,3 +81,14 @@ def test_a_model_that_cannot_be_captured_is_decoded_as_it_is(caplog: pytest.LogC
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=True)
     assert len(engine.generate(request, SamplingParams(max_tokens=20), 0)) == 1
     assert "rollout.compile has no effect" in caplog.text
+
+
+def test_in_another_thread_it_is_not_captured(caplog: pytest.LogCaptureFixture) -> None:
+    """Where rollouts are sampled ahead; the learner's thread uses the card meanwhile."""
+    policy = load_policy(ModelConfig(path="pocket"))
+    policy.model.to("cuda")
+    request = [RolloutRequest("0", tuple(policy.tokenizer.encode("Hi")), 0, 0, 20)]
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=True)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(engine.generate, request, SamplingParams(max_tokens=20), 0).result()) == 1
+    assert "sampled ahead" in caplog.text

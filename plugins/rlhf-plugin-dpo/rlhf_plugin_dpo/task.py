@@ -24,7 +24,7 @@ class PairTask:
         self, config: PreferenceTrainerConfig, ctx: BuildContext, ld_alpha: float = 1.0, conversation: bool = False
     ) -> None:
         self.config, self.ctx = config, ctx
-        self.datasets = Datasets.of(ctx)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
         self.check_rows()
         self.policy = load_trained_policy(ctx)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)

@@ -1,15 +1,20 @@
 """A model's own decoding step as one CUDA graph: the host starts it once a token, instead of some hundred kernels.
 
-A graph reads and writes the memory that it was captured with. It is captured anew when the cache has moved: every
-block of positions, and when rows leave or enter.
+A graph reads and writes the memory that it was captured with. It is captured anew when the cache has moved: to make
+room for more positions, and when rows leave or enter.
 
 Suffixes as in :mod:`~rlhf_plugin_native.decode_step`; ``_C`` positions that the cache has room for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import logging
+import threading
 import weakref
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -23,12 +28,15 @@ _agrees: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDicti
 
 def captured_step(model: Any) -> CapturedStep | None:
     """A step of this model on its card; None, with a warning, of a model whose graph computes something else than
-    its forward, or that cannot be captured.
+    its forward, or that cannot be captured, and while rows are sampled ahead in another thread.
     """
     if _agrees.get(model) is False:
         return None
+    if threading.current_thread() is not threading.main_thread():
+        log.warning("rollout.compile has no effect on a card where rollouts are sampled ahead")
+        return None
     try:
-        step = CapturedStep(model)
+        step = CapturedStep(model, tried=model in _agrees)
         if model not in _agrees:
             assert agrees(model, step, tokens=4), "its graph computes something else"
             _agrees[model] = True
@@ -37,6 +45,23 @@ def captured_step(model: Any) -> CapturedStep | None:
         log.warning("rollout.compile has no effect on %s: %s", type(model).__name__, error)
         return None
     return step
+
+
+@functools.cache
+def _stream(device: torch.device) -> Any:
+    """Where graphs are captured: one, since each keeps a workspace for products."""
+    return torch.cuda.Stream(device)
+
+
+@contextlib.contextmanager
+def _no_waits() -> Generator[None, None, None]:
+    """Refuse what waits for the card: a capture that it ends leaves torch's memory in disorder."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 class FixedLayer(GrowingLayer):
@@ -54,60 +79,72 @@ class FixedLayer(GrowingLayer):
             buffer.index_copy_(2, self.slot_1, states.to(buffer.dtype))
         return self.buffers[0], self.buffers[1]
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
-
 
 class CapturedStep:
     """Called as a forward of one token per row. The first step after the cache has moved runs as it is; the next one
     is captured, and repeated until the cache moves again.
+
+    Args:
+        tried: whether a step of this model is known to run without a wait for the card.
     """
 
-    def __init__(self, model: Any) -> None:
-        parts = split_lm_head(model)
-        assert parts is not None, "its head cannot be told from its layers"
-        self.model, self.parts, self.trunk = model, parts, parts.trunk
-        self.pool = torch.cuda.graph_pool_handle()
-        self.buffers: list[list[torch.Tensor]] = []
-        """Of each layer, as the last step left them."""
+    def __init__(self, model: Any, *, tried: bool = False) -> None:
+        parts = split_lm_head(model, linear=True)
+        assert parts is not None, "its logits are not those of its head alone"
+        self.model, self.parts, self.trunk, self.tried = model, parts, parts.trunk, tried
+        self.held: list[weakref.ref[torch.Tensor]] = []
+        """The cache's buffers as the last step left them; whoever moves it may free them."""
         self.graph: Any = None
+        self.is_current = False
 
     def __call__(
         self, ids_B1: torch.Tensor, mask_BK: torch.Tensor | None, positions_B1: torch.Tensor, cache: Any
     ) -> torch.Tensor:
         """Logits ``[B, V]``, which the next step overwrites; arguments as those of :func:`plain_step`."""
         layers, length = cache.layers, cache.get_seq_length()
-        stayed = len(layers) == len(self.buffers) and all(a.buffers is b for a, b in zip(layers, self.buffers))
-        if stayed and length < self.buffers[0][0].shape[2]:
-            if self.graph is None:
-                self._capture(ids_B1, positions_B1, length)
+        if length < layers[0].buffers[0].shape[2] and self._stayed(layers):
+            if not self.is_current:
+                self._capture(ids_B1, positions_B1, length, layers)
             return self._repeat(ids_B1, mask_BK, positions_B1, length, layers)
-        self.graph, self.buffers = None, []  # where the cache moves, the old one is free
+        self.is_current = False
         logits_BV = plain_step(self.model, self.parts, ids_B1, mask_BK, positions_B1, cache)
-        self.buffers = [layer.buffers for layer in layers]
+        self.held = [weakref.ref(buffer) for layer in layers for buffer in layer.buffers]
         return logits_BV
 
-    def _capture(self, ids_B1: torch.Tensor, positions_B1: torch.Tensor, length: int) -> None:
-        rows, _, room, _ = self.buffers[0][0].shape
+    def _stayed(self, layers: Any) -> bool:
+        buffers = [buffer for layer in layers for buffer in layer.buffers]
+        return all(ref is not None and ref() is now for ref, now in itertools.zip_longest(self.held, buffers))
+
+    def _capture(self, ids_B1: torch.Tensor, positions_B1: torch.Tensor, length: int, layers: Any) -> None:
+        rows, _, room, _ = layers[0].buffers[0].shape
         self.ids_B1, self.positions_B1 = ids_B1.clone(), positions_B1.clone()
         self.mask_BC = torch.zeros((rows, room), dtype=torch.bool, device=ids_B1.device)
+        self.mask_BC[:, : length + 1] = True
         self.slot_1 = torch.zeros(1, dtype=torch.long, device=ids_B1.device)
-        for buffer in (buffer for layer in self.buffers for buffer in layer):
+        self.slot_1.fill_(length)
+        for buffer in (buffer for layer in layers for buffer in layer.buffers):
             buffer[:, :, length:] = 0  # hidden, but what is not a number would show through
         cache = make_cache(self.trunk.config)
-        cache.layers[:] = [FixedLayer(buffers, self.slot_1) for buffers in self.buffers]
+        cache.layers[:] = [FixedLayer(layer.buffers, self.slot_1) for layer in layers]
         assert accepts_4d_masks(self.trunk, cache), "its attention makes its masks by itself"
-        self.graph, stream, here = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        step = functools.partial(
+            plain_step, self.model, self.parts, self.ids_B1, self.mask_BC, self.positions_B1, cache
+        )
+        if not self.tried:
+            with _no_waits():
+                step()
+            self.tried = True
+        graph, stream, here = torch.cuda.CUDAGraph(), _stream(ids_B1.device), torch.cuda.current_stream()
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
-            # Not torch.cuda.graph, which waits for the card; other threads may go on with theirs.
-            self.graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            # Not torch.cuda.graph, which waits for the card. A pool is there as long as a graph that uses it.
+            graph.capture_begin(pool=self.graph and self.graph.pool(), capture_error_mode="thread_local")
             try:
-                arguments = (self.ids_B1, self.mask_BC, self.positions_B1, cache)
-                self.logits_BV = plain_step(self.model, self.parts, *arguments)
+                self.logits_BV = step()
             finally:
-                self.graph.capture_end()
+                graph.capture_end()
         here.wait_stream(stream)
+        self.graph, self.is_current = graph, True
 
     def _repeat(
         self, ids_B1: torch.Tensor, mask_BK: torch.Tensor | None, positions_B1: torch.Tensor, length: int, layers: Any

@@ -25,5 +25,6 @@ class NativeRolloutConfig(ComponentConfig):
     tokens are read; 0 keeps none. Episodes that do not fit read their context anew at every turn."""
     compile: bool = False
     """Compile the decoding step: all of one completion alone, which takes some seconds at the start, and the attention
-    of several. It needs a C++ compiler. On x86 processors, for models of Llama's layout. On a card the model's own
-    step is captured as a CUDA graph and repeated, where all layers attend to all positions."""
+    of several, with a C++ compiler, on x86 processors, for models of Llama's layout. On a card, instead, the model's
+    own step is captured as a CUDA graph: of completions of one turn, where torch's attention (sdpa) sees all positions
+    in all layers, and not while rollouts are sampled ahead."""

@@ -279,7 +279,7 @@ def accepts_4d_masks(trunk: Any, cache: Any) -> bool:
 
 
 def agrees(model: Any, step: Any, rows: int = 2, times: float = 1.0, tokens: int = 1) -> bool:
-    """So many steps after two short prompts of different length, or after the longer, against the model's own."""
+    """``tokens`` steps after two short prompts of different length, or after the longer, against the model's own."""
     parts = split_lm_head(model)
     assert parts is not None
     vocabulary, device = int(step.trunk.config.get_text_config().vocab_size), next(model.parameters()).device

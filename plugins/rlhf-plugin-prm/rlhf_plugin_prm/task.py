@@ -22,7 +22,7 @@ class StepTask(RewardModelTask):
 
     def __init__(self, config: PrmConfig, ctx: BuildContext) -> None:
         self.config, self.ctx, self.steps = config, ctx, config
-        self.datasets = Datasets.of(ctx)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
         check_both_classes(self.solutions("train"), config.target)  # before the model is loaded, as bad rows are
         policy = load_trained_policy(ctx)
         self.tokenizer = policy.tokenizer

@@ -24,7 +24,7 @@ class RewardModelTask:
 
     def __init__(self, config: RewardModelConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config, ctx
-        self.datasets = Datasets.of(ctx)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.pairs("train")  # bad rows are found before the model is loaded
         policy = load_trained_policy(ctx)
         self.tokenizer = policy.tokenizer

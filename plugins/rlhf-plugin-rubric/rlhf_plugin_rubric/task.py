@@ -24,7 +24,7 @@ class RubricTask(RewardModelTask):
 
     def __init__(self, config: RubricTrainerConfig, ctx: BuildContext) -> None:
         self.config, self.ctx, self.rubric = config, ctx, config.rubric
-        self.datasets = Datasets.of(ctx)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
         counts = ctx.session.counts
         self.rows = {split: read_rows(self.datasets, split, self.rubric, counts) for split in ("train", "heldout")}
         self.mean_K = mean_grades(self.rows["train"])  # bad rows are found before the model is loaded

@@ -21,7 +21,7 @@ class SftTask:
 
     def __init__(self, config: SftConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config, ctx
-        self.datasets = Datasets.of(ctx)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.demonstrations("train")  # bad rows are found before the model is loaded
         self.policy = load_trained_policy(ctx)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)

@@ -48,6 +48,13 @@ def with_rows(plan: Plan, ctx: BuildContext) -> Plan:
         return plan
 
 
+def checked_datasets(ctx: BuildContext) -> Any:
+    """The ``Datasets`` of the checks before a run, where it trains on the rows that these read: prompts. A trainer that
+    reads pairs or demonstrations reads them itself; what the checks have counted of prompts is not about those.
+    """
+    return ctx.datasets if ctx.config.samples_itself else None
+
+
 def with_steps(registry: Registry, config: RunConfig, *, dry_run: bool = False) -> RunConfig:
     """The run with ``trainer.steps`` for ``trainer.epochs``, of a trainer that samples.
 

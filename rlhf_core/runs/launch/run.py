@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlhf_core.config.plan import Plan, make_plan
 from rlhf_core.config.run import RunConfig
@@ -49,6 +52,8 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
     What is returned holds the rows that were read for it.
     """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
+    random.seed(config.seed)  # for a data set that draws its rows without a generator of its own
+    np.random.seed(config.seed % 2**32)
     for kind, component in config.components():
         try:
             with component_errors(label_for(kind, component, registry), "preflight()"):

@@ -115,8 +115,9 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
         "heldout": measure.lengths(reading.heldout, refused).summary(),
     }
     with ThreadPoolExecutor(1) as pool:
-        duplicates = pool.submit(examine_duplicates, texts, reading.train, list(reading.heldout))
-        columns = columns_of(_looked_at(datasets, recorders, reading))
+        counting = pool.submit(columns_of, _looked_at(datasets, recorders, reading))
+        duplicates = examine_duplicates(texts, reading.train, list(reading.heldout))
+        columns = counting.result()
     broken = [_broken_row(error) for error in reading.broken]
     return {
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
@@ -131,7 +132,7 @@ def _check(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -> di
         "counts": dict(datasets.counts),
         "dropped": [{"where": w, "reason": reason, "text": text} for w, reason, text in datasets.dropped],
         "lengths": {split: summary for split, summary in lengths.items() if summary},
-        "duplicates": duplicates.result(),
+        "duplicates": duplicates,
         "contamination": [examine_contamination(reading.train, b.items, ngram, b.name) for b in benchmarks],
     }
 
