@@ -88,7 +88,12 @@ def test_in_another_thread_it_is_not_captured(caplog: pytest.LogCaptureFixture) 
     policy = load_policy(ModelConfig(path="pocket"))
     policy.model.to("cuda")
     request = [RolloutRequest("0", tuple(policy.tokenizer.encode("Hi")), 0, 0, 20)]
-    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, compile=True)
+    sampling = SamplingParams(max_tokens=20)
+    plain, engine = (
+        NativeEngine(policy.model, policy.tokenizer, policy.context, compile=compiled) for compiled in (False, True)
+    )
+    want = plain.generate(request, sampling, 0)
     with ThreadPoolExecutor(1) as pool:
-        assert len(pool.submit(engine.generate, request, SamplingParams(max_tokens=20), 0).result()) == 1
+        got = pool.submit(engine.generate, request, sampling, 0).result()
+    assert [r.completion_ids for r in got] == [r.completion_ids for r in want]
     assert "sampled ahead" in caplog.text
