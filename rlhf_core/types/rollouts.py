@@ -87,9 +87,8 @@ class Prompt:
         _freeze(self, "messages", "meta", "tools")
 
     def __setstate__(self, state: Sequence[object]) -> None:
-        for name, value in zip(
-            self.__dataclass_fields__, state
-        ):  # dataclasses' own takes three times as long, for every row read
+        # Called for each row that is read; that of dataclasses looks for the fields every time.
+        for name, value in zip(self.__dataclass_fields__, state):
             object.__setattr__(self, name, value)
 
     @property

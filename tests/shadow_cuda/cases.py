@@ -227,10 +227,10 @@ def test_its_memory_is_planned(run: Callable[..., Ran], tmp_path: Path) -> None:
     run(*train(tmp_path / "run", "sft", OFFLINE), plans=True).check()
 
 
-@pytest.mark.parametrize("stop", [(), ("--stop", "zq")])
-def test_generate(run: Callable[..., Ran], stop: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("more", [(), ("--stop", "zq"), ("--engine-set", "compile=true")])
+def test_generate(run: Callable[..., Ran], more: tuple[str, ...]) -> None:
     prompts = ("--prompt", "What is 2 + 3?", "--prompt", "Hi")
-    ran = run("generate", *prompts, "--n", "2", "--max-tokens", "24", "--json", *stop)
+    ran = run("generate", *prompts, "--n", "2", "--max-tokens", "24", "--json", *more)
     assert [len(row["completions"]) for row in json.loads(ran.out)] == [2, 2]
     assert sum(ran.decodes) > STRIDE
     ran.check()

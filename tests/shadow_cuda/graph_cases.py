@@ -9,8 +9,13 @@ import pytest
 import torch
 
 from rlhf_core.models import ModelConfig, load_policy
+from rlhf_core.models.precision import set_precision
 from rlhf_core.rollouts import RolloutRequest, SamplingParams
+from rlhf_plugin_native.captured_step import CapturedStep
+from rlhf_plugin_native.decode_step import agrees
 from rlhf_plugin_native.engine import NativeEngine
+from rlhf_plugin_native.sampling import sampling_forwards
+from tests.shadow_cuda.device import host_of
 from tests.shadow_cuda.recorder import RECORDER
 
 
@@ -97,3 +102,16 @@ def test_in_another_thread_it_is_not_captured(caplog: pytest.LogCaptureFixture) 
         got = pool.submit(engine.generate, request, sampling, 0).result()
     assert [r.completion_ids for r in got] == [r.completion_ids for r in want]
     assert "sampled ahead" in caplog.text
+
+
+def test_a_graph_casts_weights_by_itself() -> None:
+    """The casts of autocast's cache are freed whenever another thread's forward has ended."""
+    policy = load_policy(ModelConfig(path="pocket"))
+    policy.model.to("cuda")
+    set_precision(policy.model, "bf16")
+    weights = [m.weight for m in policy.model.model.layers.modules() if isinstance(m, torch.nn.Linear)]
+    step = CapturedStep(policy.model)
+    with sampling_forwards(policy.model), torch.no_grad():
+        assert agrees(policy.model, step, tokens=3)
+    cast = [args[0] for func, args, *_ in step.graph.operations if func is torch.ops.aten._to_copy.default]
+    assert {id(host_of(weight)) for weight in weights} <= set(map(id, cast))

@@ -120,8 +120,7 @@ class CapturedStep:
         self.ids_B1, self.positions_B1 = ids_B1.clone(), positions_B1.clone()
         self.mask_BC = torch.zeros((rows, room), dtype=torch.bool, device=ids_B1.device)
         self.mask_BC[:, : length + 1] = True
-        self.slot_1 = torch.zeros(1, dtype=torch.long, device=ids_B1.device)
-        self.slot_1.fill_(length)
+        self.slot_1 = torch.full((1,), length, device=ids_B1.device)
         for buffer in (buffer for layer in layers for buffer in layer.buffers):
             buffer[:, :, length:] = 0  # hidden, but what is not a number would show through
         cache = make_cache(self.trunk.config)
