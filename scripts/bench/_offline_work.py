@@ -64,8 +64,8 @@ def answer(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def ours(case: str, model: str, folder: Path, gate: Gate) -> None:
-    """``rlhf train`` itself."""
+def ours(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, Any]) -> None:
+    """``rlhf train`` itself, with the other side's micro-batch."""
     from transformers import AutoTokenizer
 
     from rlhf_core.config.load import resolve
@@ -83,6 +83,7 @@ def ours(case: str, model: str, folder: Path, gate: Gate) -> None:
         f"model.path={model}",
         f"dataset={{name: jsonl, path: {folder / 'rows.jsonl'}, heldout_fraction: 0}}",
         f"trainer.batch_size={PAIRS}",
+        f"trainer.micro_batch_size={options['per_device_train_batch_size']}",
         f"trainer.epochs={STEPS}",
         f"trainer.optimizer={{learning_rate: {LEARNING_RATE}, warmup_steps: 0, schedule: constant}}",
         "trainer.eval_every=0",
@@ -175,7 +176,7 @@ def main() -> None:
     name, case, model, options, folder = *sys.argv[1:5], Path(sys.argv[5])
     gate = Gate()
     if name == "ours":
-        ours(case, model, folder, gate)
+        ours(case, model, folder, gate, json.loads(options))
     else:
         trl(case, model, folder, gate, json.loads(options))
 

@@ -1,7 +1,8 @@
 """One update of SFT, DPO and a reward model on 24 human pairs, ours against TRL's trainers on the same rows, in turns.
 
 TRL's settings are tried first (micro-batch, packing, padding-free, rows of like length together, chunked loss), each
-in the first update of a process; its fastest takes part. Ours has the defaults of its trainers.
+in the first update of a process; its fastest takes part. Ours has the same micro-batch, and
+the defaults of its trainers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SLACK = 2
 """Most tokens by which the two sides' sequences may differ: TRL learns the line break after the end of a turn, too."""
 
 
-def side(name: str, case: str, model: Path, folder: Path, threads: int, options: str = "{}") -> Side:
+def side(name: str, case: str, model: Path, folder: Path, threads: int, options: str) -> Side:
     return module_side(name, "scripts.bench._offline_work", (name, case, str(model), options), folder, threads)
 
 
@@ -45,7 +46,7 @@ def measure(case: str, model: Path | str, rounds: int, threads: int) -> dict[str
         found = tried(case, folder, Path(scratch), threads)
         best = min(found, key=lambda name: found[name]["cpu_seconds"])
         options = json.dumps(TRIED[case][best])
-        ours = side("ours", case, folder, Path(scratch) / "ours", threads)
+        ours = side("ours", case, folder, Path(scratch) / "ours", threads, options)
         trl = side("trl", case, folder, Path(scratch) / "trl", threads, options)
         in_turns(ours, trl, rounds)
     counted = [side.steps[0]["tokens_trained"] for side in (ours, trl)]
