@@ -7,16 +7,20 @@ from contextlib import nullcontext
 from types import MethodType
 from typing import Any
 
+from rlhf_core.plugins.entry_points import scheduler
 from rlhf_core.types.errors import ModelError
 
 
-def wake_checkpointing(model: Any, offload: bool = False) -> None:
+def wake_checkpointing(model: Any, kind: bool | str = True) -> None:
     """Let gradient checkpointing act in eval mode: its layers seem to train, but what they run is in eval mode, so that
     no dropout is switched on. With ``offload`` what they are given on a card is kept in the host's memory.
 
     Raises:
         ModelError: the model's logits are others then.
     """
+    if kind == "selective":
+        scheduler("selective", "model.gradient_checkpointing=selective")()(model)
+        return
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -27,7 +31,9 @@ def wake_checkpointing(model: Any, offload: bool = False) -> None:
     layers: list[Any] = [m for m in checkpointed if isinstance(m, GradientCheckpointingLayer)]
     for module in layers or checkpointed:
         module.training = True
-        module._kept = torch.autograd.graph.saved_tensors_hooks(_to_host, _to_card) if offload else nullcontext()
+        module._kept = (
+            torch.autograd.graph.saved_tensors_hooks(_to_host, _to_card) if kind == "offload" else nullcontext()
+        )
         if not isinstance(module._gradient_checkpointing_func, MethodType):
             module._checkpoint = module._gradient_checkpointing_func
             module._gradient_checkpointing_func = MethodType(_in_eval_mode, module)  # a deep copy binds it to the copy

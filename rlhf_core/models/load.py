@@ -100,7 +100,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
             stop_at_turn_ends(model, TemplateWriter(tokenizer, chat=True))
     _note_choices(model, config)
     context = context_length(model, config)
-    if config.gradient_checkpointing:
+    if config.gradient_checkpointing in (True, "offload"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
         from rlhf_core.models.save import add_lora
@@ -111,7 +111,7 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         model.trained_from = (str(Path(config.path).expanduser()), source.revision or config.revision)
     model.eval()
     if config.gradient_checkpointing:
-        wake_checkpointing(model, config.gradient_checkpointing == "offload")
+        wake_checkpointing(model, config.gradient_checkpointing)
     return LoadedModel(model, tokenizer, config.path, context)
 
 

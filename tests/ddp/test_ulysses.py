@@ -19,7 +19,14 @@ from rlhf_core.models import ModelConfig, load_tokenizer
 from .test_resharding import apart, settings, train, weights
 
 SCRIPT = Path(__file__).parent / "ulysses.py"
-TWO = ("sft", "sft, lora, checkpointing", "dpo", "dpo, lora", "grpo, lora, checkpointing", "grpo, by tokens")
+TWO = (
+    "sft, selective",
+    "sft, lora, checkpointing",
+    "dpo",
+    "dpo, lora, selective",
+    "grpo, lora, checkpointing",
+    "grpo, by tokens",
+)
 
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -145,7 +152,7 @@ PLANNED = ("llama", "qwen3", "mistral", "gemma3_text", "qwen2", "granite", "smol
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, ("qwen3: sft", "llama: dpo, lora", "qwen3: grpo, lora, checkpointing")),
+        (2, ("qwen3: sft, selective", "llama: dpo, lora, selective", "qwen3: grpo, lora, checkpointing")),
         (4, ("qwen3: grpo, by tokens", "llama: sft, lora, checkpointing", "qwen2: dpo")),
         pytest.param(2, tuple(f"{family}: grpo" for family in PLANNED), marks=pytest.mark.long),
     ],

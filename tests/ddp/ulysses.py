@@ -71,7 +71,7 @@ def numbers(strategy: Any, path: str, case: str, share: list[Any]) -> dict[str, 
     kind, *options = case.split(", ")
     lora = LoraSettings(r=4) if "lora" in options else None
     torch.manual_seed(3)
-    checkpointing = "checkpointing" in options
+    checkpointing = "selective" if "selective" in options else "checkpointing" in options
     config = ModelConfig(path=path, lora=lora, gradient_checkpointing=checkpointing)
     loaded = load_policy(config, weights=not isinstance(strategy, Fsdp))
     reference = Reference.of(loaded.model)

@@ -184,7 +184,7 @@ def long(*case: object) -> Any:
 @pytest.mark.parametrize(
     ("algo", "settings", "more"),
     [
-        ("dpo", OFFLINE, ()),
+        ("dpo", OFFLINE, ("--set", "model.gradient_checkpointing=selective")),
         ("grpo", ONLINE, VERIFIER),
         ("sft", OFFLINE, ("--set", "model.gradient_checkpointing=offload")),
         long("kto", OFFLINE, ()),

@@ -177,7 +177,7 @@ def work_of(config: RunConfig, mean: float | None, spread: float, prompt: int, r
         updates=updates,
         epochs=int(getattr(trainer, "epochs_per_rollout_batch", 1)),
         forwards=int(keeps_reference(config)) + int(updates > 1),
-        recompute=bool(config.model.gradient_checkpointing),
+        recompute=config.model.gradient_checkpointing in (True, "offload"),
         trained=1.0 if config.model.lora is None else ADAPTERS,
         reward_s=reward_s,
         host_s=HOST_S * trainer.rollout_batch_size,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Replan = Callable[["RunConfig"], MemoryPlan]
 
 
+SELECTIVE = "model.gradient_checkpointing=selective"
 OFFLOAD = "model.gradient_checkpointing=offload"
 NO_SAMPLES = "trainer.sample_prompts=0"
 
@@ -62,6 +63,9 @@ def changes(run: RunConfig) -> Iterator[Change]:
         cost = "the reference moves from main memory to the card in each step"
         yield Change("trainer.reference.kind=offload", cost, _offload)
     if not run.model.gradient_checkpointing:
+        cost = "norms and activation functions are computed twice; the same gradient"
+        yield Change(SELECTIVE, cost, lambda r: _model(r, gradient_checkpointing="selective"))
+    if run.model.gradient_checkpointing in (False, "selective"):
         cost = "a slower update, the same gradient"
         yield Change("model.gradient_checkpointing=true", cost, lambda r: _model(r, gradient_checkpointing=True))
     elif run.model.gradient_checkpointing != "offload":

@@ -47,7 +47,7 @@ def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
         _cut(described.config.get_text_config(), layers)
     model = on_meta(described, config)
     context = context_length(model, config)
-    if config.gradient_checkpointing:
+    if config.gradient_checkpointing in (True, "offload"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.quantize is not None:
         in_four_bits(model)
@@ -55,7 +55,7 @@ def meta_model(config: ModelConfig, layers: int | None = None) -> LoadedModel:
     _off_meta(model)
     model.eval()
     if config.gradient_checkpointing:
-        wake_checkpointing(model, config.gradient_checkpointing == "offload")
+        wake_checkpointing(model, config.gradient_checkpointing)
     assume_structure(model)
     return LoadedModel(model, None, config.path, context)
 
