@@ -5,8 +5,9 @@ so that of a layer only what its products and attention read is kept. Selective 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_core.models import ModelError
 
-Key = tuple[int, int, int, torch.dtype]
+Key = tuple[Any, ...]
 GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
 """Modules of a gated feed-forward, ``down(act(gate(x)) * up(x))``."""
 
@@ -116,7 +117,7 @@ class Again:
         return result
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self) -> Generator[None, None, None]:
         """Inside, operations that keep such a result for the backward pass keep how it is computed."""
         self.results = results = {}
 
@@ -140,13 +141,13 @@ class Cheap:
         self.function, self.owner = function, owner
         self.inputs = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
         device = inputs[0].device.type
-        self.precision = {"device_type": device, "enabled": torch.is_autocast_enabled(device)}
-        self.precision["dtype"] = torch.get_autocast_dtype(device)
+        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        self.precision = partial(torch.autocast, device, dtype, enabled, cache_enabled=False)
         self.result: torch.Tensor | None = None
 
     def again(self) -> torch.Tensor:
         if self.result is None:
-            with torch.enable_grad(), torch.autocast(**self.precision, cache_enabled=False):
+            with torch.enable_grad(), self.precision():
                 self.result = self.function(*self.inputs)
         return self.result
 
