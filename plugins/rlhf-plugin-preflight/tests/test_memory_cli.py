@@ -52,6 +52,16 @@ def test_the_runs_own_strategy_is_planned(settings: tuple[str, ...], planned: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizers", [True, False])
+def test_only_what_is_installed_is_advised(optimizers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ("--prompt-tokens", "20", "--reply-tokens", "230", "--device-memory", "20MB", "--set", "model.lora.r=1")
+    sizes += ("--algo", "sft", "--set", "trainer.micro_batch_size=1", "--set", "trainer.sample_prompts=0")
+    monkeypatch.setenv("RLHF_DISABLE_PLUGINS", "" if optimizers else "rlhf-plugin-optimizers")
+    advised = "model.gradient_checkpointing=" + ("selective" if optimizers else "true")
+    assert json.loads(plan(*sizes, "--json"))["cheapest_change"]["settings"] == [advised]
+
+
+@pytest.mark.slow
 def test_a_sequence_that_ranks_divide_is_planned_as_one_rank_holds_it() -> None:
     words = (
         "--algo",

@@ -98,12 +98,14 @@ def accepted_by_strategy(ctx: BuildContext) -> Callable[[RunConfig], bool]:
 
 
 def accepted(ctx: BuildContext, footprint: Footprint) -> Callable[[RunConfig], bool]:
-    """Whether strategy and rollout engine take a changed configuration."""
+    """Whether strategy, rollout engine and installed plugins take a changed configuration."""
     by_strategy = accepted_by_strategy(ctx)
     by_engine = accepted_by_engine(footprint.facts) if footprint.facts is not None else by_strategy
     on_cpu = footprint.facts is None or footprint.facts.on_cpu
-    offloads = lambda run: run.model.gradient_checkpointing == "offload"  # noqa: E731
-    return lambda run: by_engine(run) and by_strategy(run) and not (on_cpu and offloads(run))
+    refused = {"offload"} if on_cpu else set[str]()
+    if all(entry.distribution != "rlhf-plugin-optimizers" for entry in ctx.registry.entries("optimizer")):
+        refused.add("selective")
+    return lambda run: by_engine(run) and by_strategy(run) and run.model.gradient_checkpointing not in refused
 
 
 def cheapest(run: RunConfig, limit: int, replan: Replan, accepted: Callable[[RunConfig], bool]) -> Advice:
