@@ -48,6 +48,12 @@ def check_divisible(ctx: BuildContext, name: str, size: int) -> None:
             why=f"it was compared in {', '.join(DIVIDED)}, grpo and its variants, where rows can be packed",
             fix=f"leave strategy.{name} out, or the other",
         )
+    if name == "tensor_parallel" and ctx.config.model.gradient_checkpointing == "selective":
+        raise ConfigError(
+            "strategy.tensor_parallel cannot be used with model.gradient_checkpointing=selective",
+            why="little less is kept of layers with divided weights",
+            fix="--set model.gradient_checkpointing=true, or leave strategy.tensor_parallel out",
+        )
     settings, path = _model_settings(ctx), ctx.config.model.path
     if what := _refused_model(settings):
         raise ConfigError(

@@ -113,6 +113,7 @@ def test_runs_whose_divided_weights_were_compared_are_accepted(tmp_path: Path, t
         (None, {}, {"sequence_parallel": 2}, {}, "strategy.sequence_parallel"),
         (None, {}, {"shard_size": 2}, {}, "strategy.shard_size"),
         (None, {}, {"offload": True}, {}, "strategy.offload"),
+        (None, {}, {}, {"gradient_checkpointing": "selective"}, "gradient_checkpointing=selective.*divided weights"),
         (None, {}, {}, {"lora": {"dora": True}}, "model.lora.dora"),
         (None, {}, {}, {"lora": {"dropout": 0.1}}, "model.lora.dropout"),
         (None, {}, {}, {"lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save"),
