@@ -152,7 +152,7 @@ PLANNED = ("llama", "qwen3", "mistral", "gemma3_text", "qwen2", "granite", "smol
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, ("qwen3: sft, selective", "llama: dpo, lora, selective", "qwen3: grpo, lora, checkpointing")),
+        (2, ("qwen3: sft", "llama: dpo, lora", "qwen3: grpo, lora, checkpointing")),
         (4, ("qwen3: grpo, by tokens", "llama: sft, lora, checkpointing", "qwen2: dpo")),
         pytest.param(2, tuple(f"{family}: grpo" for family in PLANNED), marks=pytest.mark.long),
     ],

@@ -67,13 +67,16 @@ def measured(module: Any, micro: Sequence[Any]) -> list[Any]:
 
 
 def numbers(strategy: Any, path: str, case: str, share: list[Any]) -> dict[str, Any]:
-    """What a run of this kind is over three updates."""
+    """What a run of this kind is over three updates; one process keeps all activations."""
     kind, *options = case.split(", ")
     lora = LoraSettings(r=4) if "lora" in options else None
     torch.manual_seed(3)
     checkpointing = "selective" if "selective" in options else "checkpointing" in options
-    config = ModelConfig(path=path, lora=lora, gradient_checkpointing=checkpointing)
+    kept = checkpointing if isinstance(strategy, Fsdp) else False
+    config = ModelConfig(path=path, lora=lora, gradient_checkpointing=kept)
     loaded = load_policy(config, weights=not isinstance(strategy, Fsdp))
+    again = {type(part).__name__ for part in loaded.model.modules() if hasattr(part, "_again")}
+    assert any(name.endswith("MLP") for name in again) is (kept == "selective"), again
     reference = Reference.of(loaded.model)
     module: Any = PairModule(loaded.model) if kind == "dpo" else PolicyModule(loaded.model, 0.8)
     loss = {"sft": CrossEntropy(), "dpo": PairLoss(SigmoidConfig()), "grpo": GrpoClip(0.2, 0.2)}[kind]
