@@ -83,8 +83,8 @@ class ModelConfig(Config):
     attention (Gemma 2, gpt-oss) gets in any case."""
     gradient_checkpointing: bool | Literal["selective", "offload"] = False
     """Compute each layer again in the backward pass: less memory, a slower update, the same gradient; ``selective``
-    only its norms and activation functions. ``offload`` keeps what layers are given in the host's memory meanwhile, not
-    on the card."""
+    only its norms and the activations of unfused feed-forwards. ``offload`` keeps what layers are given in the host's
+    memory meanwhile, not on the card."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
 
