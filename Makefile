@@ -26,7 +26,8 @@ MANIFESTS := $(CONSTRAINTS) $(addsuffix /pyproject.toml,$(PROJECTS))
 # Those with a `test` extra: what their own tests need beyond what they need themselves.
 TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
 
-.PHONY: quickstart install install-dev test test-slow test-ci test-all lint check bench docs docs-site dist clean
+LINT := lint-style lint-types lint-imports lint-structure lint-reference
+.PHONY: quickstart install install-dev test test-slow test-ci test-all lint $(LINT) bench docs docs-site dist clean
 
 quickstart: install
 	$(BIN)/rlhf train --algo grpo --reward ensemble
@@ -62,12 +63,20 @@ test-ci: install-dev
 test-all: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
+# Side by side; what each says is printed when it ends.
 lint: install-dev
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync --keep-going $(LINT)
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check . || { echo "fix: $(BIN)/ruff format ."; exit 1; }
+lint-types:
 	$(BIN)/pyright --pythonpath $(BIN)/python
+lint-imports:
 	$(BIN)/lint-imports --no-cache
+lint-structure:
 	$(BIN)/python -m scripts.check
+lint-reference:
 	$(BIN)/python -m scripts.reference --check || { echo "fix: make docs, and commit what it writes"; exit 1; }
 
 bench: install-dev

@@ -65,7 +65,7 @@ def answer(text: str) -> dict[str, str]:
 
 
 def ours(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, Any]) -> None:
-    """``rlhf train`` itself, with the other side's micro-batch."""
+    """``rlhf train`` itself, with the other side's micro-batch and, where ``options`` has it, gradient checkpointing."""
     from transformers import AutoTokenizer
 
     from rlhf_core.config.load import resolve
@@ -81,6 +81,7 @@ def ours(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, 
     settings = [
         f"trainer.name={case}",
         f"model.path={model}",
+        f"model.gradient_checkpointing={options.get('gradient_checkpointing', 'false')}",
         f"dataset={{name: jsonl, path: {folder / 'rows.jsonl'}, heldout_fraction: 0}}",
         f"trainer.batch_size={PAIRS}",
         f"trainer.micro_batch_size={options['per_device_train_batch_size']}",

@@ -1,8 +1,8 @@
 """One update of SFT, DPO and a reward model on 24 human pairs, ours against TRL's trainers on the same rows, in turns.
 
 TRL's settings are tried first (micro-batch, packing, padding-free, rows of like length together, chunked loss), each
-in the first update of a process; its fastest takes part. Ours has the same micro-batch, and
-the defaults of its trainers.
+in the first update of a process; its fastest takes part. Ours has the same micro-batch, and the defaults of its
+trainers; then it is measured alone with selective recomputation.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ def measure(case: str, model: Path | str, rounds: int, threads: int) -> dict[str
         ours = side("ours", case, folder, Path(scratch) / "ours", threads, options)
         trl = side("trl", case, folder, Path(scratch) / "trl", threads, options)
         in_turns(ours, trl, rounds)
+        chosen = json.dumps({**TRIED[case][best], "gradient_checkpointing": "selective"})
+        selective = side("ours", case, folder, Path(scratch) / "selective", threads, chosen)
+        for _ in range(rounds):
+            selective.step()
+        selective.close()
     counted = [side.steps[0]["tokens_trained"] for side in (ours, trl)]
     if abs(counted[0] - counted[1]) > SLACK * ours.steps[0]["sequences"]:
         raise SystemExit(f"the two sides did not learn the same tokens: {counted}")
@@ -57,6 +62,8 @@ def measure(case: str, model: Path | str, rounds: int, threads: int) -> dict[str
         "trl_settings": best,
         "tried": found,
         **outcome(ours, trl, rounds, threads),
+        "ours_selective": selective.figures(),
+        "selective_peak_rss_of_trl": round(selective.figures()["peak_rss_mb"] / trl.figures()["peak_rss_mb"], 3),
         "processor": processor(),
         "product_gflops": peaks("float32", threads),
         "trl_version": metadata.version("trl"),
