@@ -65,7 +65,7 @@ def answer(text: str) -> dict[str, str]:
 
 
 def ours(case: str, model: str, folder: Path, gate: Gate, options: Mapping[str, Any]) -> None:
-    """``rlhf train`` itself, with the other side's micro-batch and, where ``options`` has it, gradient checkpointing."""
+    """``rlhf train`` itself, with the other side's micro-batch; ``options`` may have ``gradient_checkpointing``."""
     from transformers import AutoTokenizer
 
     from rlhf_core.config.load import resolve

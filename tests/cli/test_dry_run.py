@@ -47,7 +47,7 @@ RUNS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["here", pytest.param("model", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("run", ["here", pytest.param("model", marks=pytest.mark.long)])
 def test_nothing_but_looking(run: str, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_NETWORK)

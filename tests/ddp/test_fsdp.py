@@ -54,6 +54,7 @@ def check_references(found: dict[str, float]) -> None:
     assert max(gaps.values()) < 1e-6, gaps
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_iterative_dpo_learns_alike_from_shards_and_from_whole_weights(tmp_path: Path) -> None:

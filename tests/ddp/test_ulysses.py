@@ -124,6 +124,7 @@ def test_families_with_and_without_windows(families: tuple[str, ...], models: Pa
         check_equal(row)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_four_ranks_equal_one_process_with_keys_and_values_repeated(models: Path, tmp_path: Path) -> None:
@@ -134,6 +135,7 @@ def test_four_ranks_equal_one_process_with_keys_and_values_repeated(models: Path
         check_equal(row)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_two_groups_of_two_ranks_equal_one_process(models: Path, tmp_path: Path) -> None:
@@ -153,7 +155,9 @@ PLANNED = ("llama", "qwen3", "mistral", "gemma3_text", "qwen2", "granite", "smol
     ("ranks", "cases"),
     [
         (2, ("qwen3: sft", "llama: dpo, lora", "qwen3: grpo, lora, checkpointing")),
-        (4, ("qwen3: grpo, by tokens", "llama: sft, lora, checkpointing", "qwen2: dpo")),
+        pytest.param(
+            4, ("qwen3: grpo, by tokens", "llama: sft, lora, checkpointing", "qwen2: dpo"), marks=pytest.mark.long
+        ),
         pytest.param(2, tuple(f"{family}: grpo" for family in PLANNED), marks=pytest.mark.long),
     ],
     ids=["two", "four", "families"],
@@ -195,6 +199,7 @@ def test_a_run_on_two_ranks_equals_one_process(models: Path, tmp_path: Path) -> 
                 assert row[name] == pytest.approx(want[name], abs=1e-5), name
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(560)
 def test_divided_weights_go_on_with_other_ranks_and_strategies(models: Path, tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ TOPICS = [
 ]
 FILES = sorted(notebooks.FOLDER.glob("*.ipynb"))
 QUICK = {"16_gaia_benchmark", "19_multi_agent_systems", "21_context_window_ablation"}
+LONG = {"06_ppo_vs_dpo_comparison", "09_prm_vs_orm", "13_grpo_vs_ppo", "15_agentic_posttraining"}
+"""Whose parts other notebooks have, too."""
 IN_A_KERNEL = "08_reward_ensemble"
 
 
@@ -97,7 +99,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "file",
-    [pytest.param(f, marks=() if f.stem in QUICK else pytest.mark.slow, id=f.stem) for f in FILES],
+    [
+        pytest.param(f, marks=[pytest.mark.slow] * (f.stem not in QUICK) + [pytest.mark.long] * (f.stem in LONG), id=f.stem)
+        for f in FILES
+    ],
 )
 def test_it_runs(file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its cells, one after the other in this process."""

@@ -30,7 +30,7 @@ def test_packing_is_as_recorded(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TABLE)
-@pytest.mark.parametrize("what", SLOW)
+@pytest.mark.parametrize("what", [*SLOW[:2], pytest.param(SLOW[2], marks=pytest.mark.long)])
 def test_cells_of_one_process_are_as_recorded(family: str, what: str, tmp_path: Path) -> None:
     if what in NEEDS:
         pytest.importorskip(NEEDS[what])

@@ -28,7 +28,7 @@ BEFORE_A_RELEASE = {
     *("hh_reward_models", "rubric_vs_bradley_terry", "smollm2_prm"),
     *("agent_claims", "data_mixes", "lookup_grpo", "tau_bench_gold", "taskmaster_turns"),
     *("pocket_voice", "speech_hacking", "speech_ratings", "speech_reward_pairs"),
-    *("multi_turn", "noise_control", "smollm2_probe", "step_rewards"),
+    *("distilled", "multi_turn", "noise_control", "smollm2_probe", "step_rewards"),
 }
 """`make test-all` alone runs them; the tests of the kit train too, in arithmetic_algorithms and smollm2_arithmetic."""
 NOT_HERE = {"gsm8k_best_of_n", "bfcl_verdicts"}

@@ -254,8 +254,8 @@ SEVERAL = "trainer.algorithms=[{name: sft_mix, sources: [a], rows: 3}, {name: di
     ("values", "strategy"),
     [
         (("trainer.algorithm.name=sft_mix",), "ddp"),
-        (("trainer.algorithm.name=ppo", "trainer.kl.where=reward"), "ddp"),
-        ((TWO[0], SEVERAL), "ddp"),
+        pytest.param(("trainer.algorithm.name=ppo", "trainer.kl.where=reward"), "ddp", marks=pytest.mark.long),
+        pytest.param((TWO[0], SEVERAL), "ddp", marks=pytest.mark.long),
         (("trainer.algorithm.name=sft_mix",), "fsdp"),
     ],
 )

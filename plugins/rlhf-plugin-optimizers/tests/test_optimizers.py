@@ -191,7 +191,7 @@ def test_a_loop_of_ones_own_ends_with_averaged_weights() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["muon", "schedule_free", "adamw_8bit"])
+@pytest.mark.parametrize("name", ["muon", pytest.param("schedule_free", marks=pytest.mark.long), "adamw_8bit"])
 def test_a_resumed_run_is_the_run_that_was_never_interrupted(name: str, tmp_path: Path) -> None:
     from rlhf_core.cli.main import main
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_plan_of_sft_is_what_it_holds(tmp_path: Path) -> None:
     """In a process of its own, which forks."""

@@ -38,6 +38,7 @@ def record() -> dict[str, Any]:
     return json.loads(ladder.RECORD.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_proxy_falls_at_every_rung_on_all_recordings(test_data: Path, tmp_path: Path, record: Any) -> None:
     recordings = ladder.recorded_sentences()

@@ -31,6 +31,7 @@ def test_a_weight_sync_and_the_canary(tmp_path: Path) -> None:
     assert not (tmp_path / "engine").exists()
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_be_had_fails(tmp_path: Path) -> None:
     train = _Trainings("pocket", torch.device("cpu"), tmp_path)
     row = train.engine(["rollout.name=vllm", f"rollout.python={tmp_path / 'none'}"])

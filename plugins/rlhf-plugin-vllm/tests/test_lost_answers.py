@@ -23,8 +23,10 @@ ALWAYS = ("pause", "update_weight_version", "reset_prefix_cache", "resume", "gen
     ("transport", "lora", "in_flight", "calls"),
     [
         ("files", False, False, (*ALWAYS, "rlhf_load")),
-        ("files", True, False, (*ALWAYS, "load_lora_adapter", "unload_lora_adapter")),
-        ("files", True, True, (*ALWAYS, "rlhf_renew_adapter")),
+        pytest.param(
+            *("files", True, False, (*ALWAYS, "load_lora_adapter", "unload_lora_adapter")), marks=pytest.mark.long
+        ),
+        pytest.param("files", True, True, (*ALWAYS, "rlhf_renew_adapter"), marks=pytest.mark.long),
         ("gloo", False, False, ("rlhf_receive",)),
         ("gloo", True, True, ("rlhf_receive_adapter", "rlhf_renew_adapter")),
     ],
