@@ -48,6 +48,11 @@ LONG = {"06_ppo_vs_dpo_comparison", "09_prm_vs_orm", "13_grpo_vs_ppo", "15_agent
 IN_A_KERNEL = "08_reward_ensemble"
 
 
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """When a notebook is run."""
+    return [] if name in QUICK else [pytest.mark.long] if name in LONG else [pytest.mark.slow]
+
+
 def test_every_topic_has_a_notebook_that_is_what_its_script_says() -> None:
     pages = notebooks.pages()
     assert sorted(file.stem for file in pages) == sorted(TOPICS)
@@ -99,10 +104,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "file",
-    [
-        pytest.param(f, marks=[pytest.mark.slow] * (f.stem not in QUICK) + [pytest.mark.long] * (f.stem in LONG), id=f.stem)
-        for f in FILES
-    ],
+    [pytest.param(file, marks=marks(file.stem), id=file.stem) for file in FILES],
 )
 def test_it_runs(file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its cells, one after the other in this process."""
