@@ -23,7 +23,7 @@ from rlhf_plugin_hub.dataset_config import BUILDERS
 from rlhf_plugin_preflight.datacheck.items import read_items
 from scripts.bench._big_inputs import write_prompts
 
-ROWS = 5_000
+ROWS = 20_000
 
 
 @pytest.mark.slow
