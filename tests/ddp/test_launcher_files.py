@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -89,7 +88,7 @@ echo "$SRUN_CPUS_PER_TASK $@" >> '{tmp_path}/calls'
 until [[ -f '{tmp_path}/signalled' ]]; do sleep 0.05; done
 exit 130
 """
-    scancel = f"echo \"$@\" > '{tmp_path}/signalled'"
+    scancel = f"echo \"$@\" > '{tmp_path}/signalled'; sleep 0.3"  # meanwhile the trainers may end
     job = stand_ins(tmp_path, srun=srun, scontrol="echo a; echo b", curl="exit 0", scancel=scancel)
     job |= {"MODEL": "m", "VLLM_PYTHON": "python", "PER_NODE": "1"}
     script = ["bash", str(CONFIGS / "slurm" / "train_vllm.sbatch"), "--set", "trainer.steps=9"]
@@ -99,7 +98,6 @@ exit 130
     try:
         calls = tmp_path / "calls"
         wait_for(lambda: calls.is_file() and "rlhf train" in calls.read_text(), "the trainers", 20)
-        time.sleep(0.2)  # until the script waits for them
         process.terminate()
         assert process.wait(20) == 130
     finally:
