@@ -63,9 +63,9 @@ test-ci: install-dev
 test-all: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
-# Side by side; what each says is printed when it ends.
+# Side by side; what each says is printed when it ends, where make can (4.0, not that of macOS).
 lint: install-dev
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync --keep-going $(LINT)
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --keep-going $(addprefix --,$(filter output-sync,$(.FEATURES))) $(LINT)
 
 lint-style:
 	$(BIN)/ruff check .

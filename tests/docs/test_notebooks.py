@@ -44,7 +44,7 @@ TOPICS = [
 FILES = sorted(notebooks.FOLDER.glob("*.ipynb"))
 QUICK = {"16_gaia_benchmark", "19_multi_agent_systems", "21_context_window_ablation"}
 LONG = {"06_ppo_vs_dpo_comparison", "09_prm_vs_orm", "13_grpo_vs_ppo", "15_agentic_posttraining"}
-"""Whose parts other notebooks have, too."""
+"""`make test-all` alone runs them."""
 IN_A_KERNEL = "08_reward_ensemble"
 
 
